@@ -1,0 +1,12 @@
+"""The ops, one file per family: formula, forward, backward and kernel of an op on one screen."""
+
+from . import (  # noqa: F401
+    activations,
+    arithmetic,
+    dropout,
+    loss,
+    norm,
+    reduce,
+    shape,
+    softmax,
+)
