@@ -1,7 +1,6 @@
 """CIFAR-10 with 20 records a file instead of 10,000, and a web server that serves or spoils its archive."""
 
 import hashlib
-import io
 import pickle
 import tarfile
 import threading
@@ -9,7 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
-from tinyvit.data import cifar10, download
+from archives import declare, tar_of
+from hypothesis import settings
+
+from tinyvit.data import cifar10
+
+settings.register_profile("tinyvit", deadline=None, max_examples=50)  # no deadline: a busy machine is not a fault
+settings.load_profile("tinyvit")
 
 RECORDS = 20
 
@@ -43,19 +48,9 @@ def python_folder(records, tmp_path):
     place = tmp_path / "cifar-10-batches-py"
     place.mkdir()
     for name, rows in records.items():
-        batch = {b"batch_label": b"a batch", b"labels": rows[:, 0].tolist(), b"data": rows[:, 1:].copy(), b"filenames": [b"x.png"]}
+        batch = {b"batch_label": b"a batch", b"labels": rows[:, 0].tolist(), b"data": rows[:, 1:].copy(), b"filenames": [b"x"]}
         (place / name).write_bytes(pickle.dumps(batch, protocol=2))
     return place
-
-
-def tar_of(members):
-    """A .tar.gz in memory of (TarInfo, bytes) pairs."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as tar:
-        for info, content in members:
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return out.getvalue()
 
 
 @pytest.fixture
@@ -69,13 +64,6 @@ def members(records):
 def archive(members, monkeypatch):
     """The official archive in memory."""
     return declare(tar_of(members), monkeypatch)
-
-
-def declare(content, monkeypatch):
-    """Make `content` the archive that a download is compared with."""
-    monkeypatch.setattr(download, "ARCHIVE_BYTES", len(content))
-    monkeypatch.setattr(download, "ARCHIVE_SHA256", hashlib.sha256(content).hexdigest())
-    return content
 
 
 class Server(ThreadingHTTPServer):

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+
 from tinyvit.data import DataError, cifar10, load
 
 
@@ -56,7 +57,7 @@ def test_foreign_bytes_are_read_and_said(folder, records):
 def test_wrong_sizes(folder, change, word):
     path = folder / "data_batch_3.bin"
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(DataError, match=rf"data_batch_3\.bin is {word}: it has [\d,]+ bytes, expected 61,460 .*copy or download"):
+    with pytest.raises(DataError, match=rf"data_batch_3\.bin is {word}: it has [\d,]+ bytes, expected 61,460 .*download"):
         load(folder)
 
 
@@ -117,9 +118,10 @@ def test_pickles_of_something_else(python_folder, batch, message):
         load(python_folder)
 
 
-@pytest.mark.skipif(os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="needs a user whom permissions bind")
 def test_unreadable_file(folder):
     (folder / "data_batch_1.bin").chmod(0)
+    if os.access(folder / "data_batch_1.bin", os.R_OK):
+        pytest.skip("permissions do not bind this user")
     with pytest.raises(DataError, match="cannot read"):
         load(folder)
 

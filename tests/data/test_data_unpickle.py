@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tinyvit.data import DataError
 from tinyvit.data.unpickle import load_plain
 
@@ -37,17 +38,18 @@ def test_code_is_refused_and_not_run(tmp_path, hide):
 
 
 @pytest.mark.parametrize("value", [
-    np.array([print, len], object), np.zeros(2, "V8"), np.zeros(2, [("a", "O")]), np.array(["text"]), {1, 2}.__class__, complex(1, 2),
+    np.array([print, len], object), np.zeros(2, "V8"), np.zeros(2, [("a", "O")]), np.array(["text"]), complex(1, 2),
 ], ids=str)
 def test_only_plain_arrays_are_data(tmp_path, value):
     with pytest.raises(DataError, match="refused"):
         load_plain(dump(tmp_path / "batch", {"data": value}))
 
 
-@pytest.mark.parametrize("raw", [
+@pytest.mark.parametrize("raw", [  # the last but three wants nine numbers from one byte
     b"", b"nonsense", pickle.dumps({"data": np.zeros(100)})[:-30], pickle.dumps({"data": np.zeros(100)})[:40],
     b"cnumpy\ndtype\n)\x81.",  # __new__ of something that is no class here
-    b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR(I1\n(I9\ntNI00\nS'x'\ntb.",  # nine numbers from a byte
+    b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntS'b'\ntR(I1\n(I9\ntNI00\nS'x'\ntb.",
+    b"(dVdata\ncnumpy.core.multiarray\n_reconstruct\n(NNNtRs.",  # an array that is never filled
     b"\x80\x02cnumpy\ndtype\nX\x01\x00\x00\x00a\x85R.",
     b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",
 ])

@@ -78,11 +78,11 @@ def mixup(x: np.ndarray, targets: np.ndarray, alpha: float, rng: np.random.Gener
     return mix * x + (1 - mix) * x[other], mix * targets + (1 - mix) * targets[other]
 
 
-def standard_augment(crop: int = 4, flip: bool | str = True, cut: int = 0) -> Augment:
-    """What nearly every CIFAR-10 recipe does: shifts of up to `crop` pixels, mirroring, and `cut` pixels of cutout.
+def standard_augment(crop: int = 4, flip: bool | str = True, cutout_size: int = 0) -> Augment:
+    """What nearly every CIFAR-10 recipe does: mirroring, shifts of up to `crop` pixels, and cutout where a size is given.
 
-    flip: True for independent coins, "alternating" for `alternating_flip`, False for none. Zero switches crop or cut off.
-    Returns a function (x, rng, indices, epoch) -> x for `Loader(augment=...)`.
+    flip: True for independent coins, "alternating" for `alternating_flip`, False for none. Zero switches the others off.
+    Returns a function (x, rng, indices, epoch) -> x for `Loader(augment=...)`. Raises ValueError for another flip.
     """
     if flip not in (True, False, "alternating"):
         raise ValueError(f"flip is {flip!r}; expected True, False or 'alternating'")
@@ -94,7 +94,7 @@ def standard_augment(crop: int = 4, flip: bool | str = True, cut: int = 0) -> Au
             x = random_flip(x, rng)
         if crop:
             x = random_crop(x, crop, rng)
-        return cutout(x, cut, rng) if cut else x
+        return cutout(x, cutout_size, rng) if cutout_size else x
 
     return augment
 

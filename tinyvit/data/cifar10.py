@@ -1,12 +1,14 @@
 """CIFAR-10 from files: 50,000 training and 10,000 test images of ten classes (Krizhevsky 2009).
 
-The binary layout is six files of 10,000 records, each a label byte and the 3,072 bytes of the red, green and blue planes, row by
-row. The python layout is six pickles with the same images in the same order. Both come from https://www.cs.toronto.edu/~kriz/.
+The binary layout is six files of 10,000 records, each a label byte and the 3,072 bytes of the red, green and blue planes,
+row by row. The python layout is six pickles with the same images in the same order. Both come from
+https://www.cs.toronto.edu/~kriz/.
 """
 
 from __future__ import annotations
 
 import hashlib
+from os.path import isfile  # unlike Path.is_file, False for what may not be looked at
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +41,7 @@ def file_bytes() -> int:
 def locate(folder: Path) -> Path | None:
     """The folder with CIFAR-10's files in either layout: `folder` itself, or one in it under its official name."""
     for place in (folder, folder / BINARY, folder / PYTHON):
-        if any((place / name).is_file() or (place / f"{name}.bin").is_file() for name in SHA256):
+        if any(isfile(place / name) or isfile(place / f"{name}.bin") for name in SHA256):
             return place
     return None
 
@@ -54,9 +56,9 @@ def read(folder: Path) -> Dataset:
     if place is None:
         raise DataError(f"{folder} holds no CIFAR-10: expected data_batch_1.bin to data_batch_5.bin and test_batch.bin, or the "
                         "same without .bin from the python version; give their folder, or the one above it")
-    suffix = ".bin" if any((place / f"{name}.bin").is_file() for name in SHA256) else ""
+    suffix = ".bin" if any(isfile(place / f"{name}.bin") for name in SHA256) else ""
     paths = {name: place / f"{name}{suffix}" for name in SHA256}
-    missing = [path.name for path in paths.values() if not path.is_file()]
+    missing = [path.name for path in paths.values() if not isfile(path)]
     if missing:
         raise DataError(f"{place} lacks {', '.join(missing)}; expected all six files of CIFAR-10: copy or download them again")
 
@@ -64,7 +66,7 @@ def read(folder: Path) -> Dataset:
     foreign = []
     for number, (name, path) in enumerate(paths.items()):
         records = _binary_records(path) if suffix else _python_records(path)
-        if hashlib.sha256(records).hexdigest() != SHA256[name]:
+        if hashlib.sha256(records.data).hexdigest() != SHA256[name]:
             foreign.append(path.name)
         part = slice(number * RECORDS, (number + 1) * RECORDS)
         labels[part] = records[:, 0]
@@ -110,7 +112,8 @@ def _python_records(path: Path) -> np.ndarray:
     except ValueError:  # a list of lists of different lengths
         labels = np.empty(0)
     if labels.shape != (RECORDS,) or labels.dtype.kind not in "iu":
-        raise DataError(f"'labels' in {path} are {labels.dtype} {labels.shape}; expected {RECORDS} whole numbers: it is another file")
+        raise DataError(f"'labels' in {path} are {labels.dtype} {labels.shape}; expected {RECORDS} whole numbers: it is "
+                        "another file")
     _check_labels(labels, path)
     return np.concatenate([labels[:, None].astype(np.uint8), pixels], axis=1)
 
@@ -118,5 +121,5 @@ def _python_records(path: Path) -> np.ndarray:
 def _check_labels(labels: np.ndarray, path: Path) -> None:
     wrong = np.flatnonzero((labels < 0) | (labels >= len(CLASSES)))
     if len(wrong):
-        raise DataError(f"record {wrong[0]} of {path} has label {labels[wrong[0]]}; expected 0 to {len(CLASSES) - 1}: the file is "
-                        "damaged or another one; copy or download it again")
+        raise DataError(f"record {wrong[0]} of {path} has label {labels[wrong[0]]}; expected 0 to {len(CLASSES) - 1}: the file "
+                        "is damaged or another one; copy or download it again")

@@ -21,7 +21,7 @@ class Dataset:
     mean, std: float32 (3,), of the training pixels of each channel, scaled to [0, 1]; from the images if not given.
     official: are these the published bytes, so that accuracies can be compared with others'?
     note: one sentence about where the images came from, and what is wrong with them if anything is.
-    attributes, test_attributes: what is known about each image besides its label, {word: array (M,)}; may be empty.
+    attributes, test_attributes: what is known about each image besides its label, {word: array (M,)}, or None.
 
     Raises DataError for arrays that do not fit together.
     """

@@ -1,13 +1,14 @@
 """Signed distances to outlines: negative inside, positive outside, in units in which each shape is about 1 in radius.
 
-A distance makes an anti-aliased picture without any list of pixels: coverage = clip(½ − distance in pixels, 0, 1). They combine,
-too: min is the union of two shapes, max their intersection, max(a, −b) is a without b. Some are exact near the outline only,
-which is where coverage needs them. After Inigo Quilez, "2D distance functions" (https://iquilezles.org/articles/distfunctions2d/).
-Points (u, v) are arrays of one shape; v points down, as rows of an image do.
+A distance makes an anti-aliased picture without any list of pixels: coverage = clip(½ − distance in pixels, 0, 1). They
+combine, too: min is the union of two shapes, max their intersection, max(a, −b) is a without b. Some are exact near the
+outline only, which is where coverage needs them. Points (u, v) are arrays of one shape; v points down, as rows of an image do.
+After Inigo Quilez, "2D distance functions" (https://iquilezles.org/articles/distfunctions2d/).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -21,19 +22,19 @@ def length(u, v):
 
 
 def circle(u, v, radius: float = 0.9):
-    return length(u, v) - np.float32(radius)
+    return length(u, v) - radius
 
 
 def box(u, v, width: float, height: float):
     """A rectangle of half a width and half a height; exact beside its edges, too small beyond its corners."""
-    return np.maximum(np.abs(u) - np.float32(width), np.abs(v) - np.float32(height))
+    return np.maximum(np.abs(u) - width, np.abs(v) - height)
 
 
 def polygon(u, v, sides: int, radius: float = 1.0):
-    """A regular polygon, one corner up: the intersection of half-planes whose edges have distance r cos(π/n) from the centre."""
-    middles = 2 * np.pi * (np.arange(sides) + 0.5) / sides  # directions of the edges' middles, from the top
-    planes = [np.float32(np.sin(a)) * u - np.float32(np.cos(a)) * v for a in middles]
-    return np.maximum.reduce(planes) - np.float32(radius * np.cos(np.pi / sides))
+    """A regular polygon, one corner up: the intersection of n half-planes at a distance r cos(π/n) from the centre."""
+    middles = [2 * math.pi * (k + 0.5) / sides for k in range(sides)]  # directions of the edges' middles, from the top
+    planes = [math.sin(a) * u - math.cos(a) * v for a in middles]
+    return np.maximum.reduce(planes) - radius * math.cos(math.pi / sides)
 
 
 def square(u, v):
@@ -50,19 +51,19 @@ def pentagon(u, v):
 
 def star(u, v):
     """Five points: two reflections fold the plane into one wedge of a tenth of a turn, whose edge is a straight line."""
-    c, s = np.float32(np.cos(np.pi / 5)), np.float32(np.sin(np.pi / 5))
+    c, s = math.cos(math.pi / 5), math.sin(math.pi / 5)
     u, v = np.abs(u), -v
     for normal_u in (c, -c):
         side = 2 * np.maximum(normal_u * u - s * v, 0)
         u, v = u - side * normal_u, v + side * s
-    u, v = np.abs(u), v - np.float32(1.1)  # from the tip
+    u, v = np.abs(u), v - 1.1  # from the tip
     edge_u, edge_v = 0.45 * s, 0.45 * c - 1  # along the edge
-    unit = np.hypot(edge_u, edge_v)
-    return v * np.float32(edge_u / unit) - u * np.float32(edge_v / unit)
+    unit = math.hypot(edge_u, edge_v)
+    return v * edge_u / unit - u * edge_v / unit
 
 
 def ring(u, v):
-    return np.abs(length(u, v) - np.float32(0.72)) - np.float32(0.22)
+    return np.abs(length(u, v) - 0.72) - 0.22
 
 
 def cross(u, v):
@@ -70,22 +71,22 @@ def cross(u, v):
 
 
 def crescent(u, v):
-    return np.maximum(circle(u, v, 0.95), -circle(u - np.float32(0.5), v, 0.85))
+    return np.maximum(circle(u, v, 0.95), -circle(u - 0.5, v, 0.85))
 
 
 def heart(u, v):
     """A square on its corner and a circle on each of its two upper sides."""
-    half = np.float32(np.sqrt(0.5))
+    half = math.sqrt(0.5)
     right, left = half * (u - v), half * (-u - v)  # the square's own axes, which point up
-    right, left = right + np.float32(0.18), left + np.float32(0.18)
-    side = np.float32(0.56)
+    right, left = right + 0.18, left + 0.18
+    side = 0.56
     return np.minimum.reduce([box(right, left, side, side), circle(right - side, left, side), circle(right, left - side, side)])
 
 
 def arrow(u, v):
     """Points up: a triangle on a stem."""
-    head = polygon(u, v + np.float32(0.3), 3, 0.85)
-    return np.minimum(head, box(u, v - np.float32(0.45), 0.26, 0.55))
+    head = polygon(u, v + 0.3, 3, 0.85)
+    return np.minimum(head, box(u, v - 0.45, 0.26, 0.55))
 
 
 def capsule(u, v, half_length, radius):

@@ -75,7 +75,7 @@ def _check_answers(url: str, timeout: float) -> None:
         try:
             requests.head(url, timeout=timeout, allow_redirects=True).close()  # any status: the download itself reports it
             outcome.append(None)
-        except requests.RequestException as error:
+        except Exception as error:  # reported by the thread that waits
             outcome.append(error)
 
     thread = threading.Thread(target=ask, daemon=True)
@@ -105,8 +105,8 @@ def _download(url: str, target: Path, timeout: float, stall: float) -> None:
             raise DataError(_reason(error, url, stall)) from None
     size = target.stat().st_size
     if size != ARCHIVE_BYTES:
-        raise DataError(f"what {_host(url)} sent has {size:,} bytes, expected {ARCHIVE_BYTES:,}: the download broke off, or a page "
-                        "came instead of the file")
+        raise DataError(f"what {_host(url)} sent has {size:,} bytes, expected {ARCHIVE_BYTES:,}: the download broke off, or a "
+                        "page came instead of the file")
     if pooch.file_hash(str(target)) != ARCHIVE_SHA256:
         raise DataError(f"what {_host(url)} sent is not the official archive: its sha256 differs")
 
@@ -119,7 +119,8 @@ def _unpack(archive: Path, target: Path) -> None:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:
                 if not (member.isfile() or member.isdir()) or member.name.startswith("/") or ".." in member.name.split("/"):
-                    raise DataError(f"the archive was refused: its member {member.name!r} is a link, a device or outside its folder")
+                    raise DataError(f"the archive was refused: its member {member.name!r} is a link, a device or outside its "
+                                    "folder")
                 if member.name not in wanted:
                     continue
                 if member.size != wanted.pop(member.name):

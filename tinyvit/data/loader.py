@@ -1,4 +1,4 @@
-"""Batches of a data set, in an order and with augmentation that depend on the seed, the epoch and the step, and nothing else."""
+"""Batches of a data set. Their order and augmentation depend on the seed, the epoch and the step, and on nothing else."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Loader:
             raise ValueError(f"batch_size is {batch_size}; expected 1 or more")
         if seed < 0:
             raise ValueError(f"seed is {seed}; expected 0 or more")
-        self.mean = np.zeros(3, np.float32) if mean is None else np.asarray(mean, np.float32)
-        self.std = np.ones(3, np.float32) if std is None else np.asarray(std, np.float32)
+        self.mean = np.zeros(3) if mean is None else np.asarray(mean, np.float64)
+        self.std = np.ones(3) if std is None else np.asarray(std, np.float64)
         if self.mean.shape != (3,) or self.std.shape != (3,) or not (np.isfinite(self.mean).all() and (self.std > 0).all()):
             raise ValueError(f"mean {mean} and std {std} must be three numbers each, std above 0")
         _check(images, labels, classes)
@@ -76,7 +76,7 @@ def _check(images: np.ndarray, labels: np.ndarray, classes: int | None) -> None:
     if not len(images):
         raise DataError("there are no images: a loader needs at least one")
     if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
-        raise DataError(f"labels are {labels.dtype} {labels.shape}; expected whole numbers ({len(images)},), one for each image")
+        raise DataError(f"labels are {labels.dtype} {labels.shape}; expected whole numbers ({len(images)},), one an image")
     wrong = np.flatnonzero((labels < 0) | (labels >= (np.inf if classes is None else classes)))
     if len(wrong):
         expected = "0 or more" if classes is None else f"0 to {classes - 1}"

@@ -32,8 +32,8 @@ def load(name: str | os.PathLike = "auto", *, download: bool = True, url: str = 
     if asked in ("auto", "cifar10"):
         found, reasons = _find(download, url, timeout)
         if found is None and asked == "cifar10":
-            raise DataError(f"CIFAR-10 was not found: {'; '.join(reasons)}; put its folder into {VARIABLE}, connect to a network, "
-                            "or use the offline set 'shapes'")
+            raise DataError(f"CIFAR-10 was not found: {'; '.join(reasons)}; put its folder into {VARIABLE}, connect to a "
+                            "network, or use the offline set 'shapes'")
         data = found or shapes.dataset(f"the offline set of shapes, not CIFAR-10, because {'; '.join(reasons)}")
     else:
         data = cifar10.read(_folder(asked))
@@ -45,7 +45,7 @@ def load(name: str | os.PathLike = "auto", *, download: bool = True, url: str = 
 def where() -> str:
     """What `load("auto")` would take, in a line, found out without reading, downloading or making anything."""
     folder = os.environ.get(VARIABLE)
-    if folder and (place := cifar10.locate(Path(folder))):
+    if folder and (place := cifar10.locate(Path(folder).expanduser())):
         return f"CIFAR-10 in {place} (${VARIABLE})"
     unused = f"${VARIABLE} ({folder}) holds no CIFAR-10; " if folder else ""
     if place := cifar10.locate(cache_folder()):
@@ -64,8 +64,8 @@ def _find(download: bool, url: str, timeout: float) -> tuple[Dataset | None, lis
     """CIFAR-10, or None and why it is in none of the places where it might be."""
     reasons = []
     folder = os.environ.get(VARIABLE)
-    if folder and cifar10.locate(Path(folder)):
-        return cifar10.read(Path(folder)), []  # damaged files in a folder that somebody chose are an error, not a reason
+    if folder and (place := cifar10.locate(Path(folder).expanduser())):
+        return cifar10.read(place), []  # damaged files in a folder that somebody chose are an error, not a reason
     reasons.append(f"{VARIABLE} names {folder!r}, which holds no CIFAR-10" if folder else f"{VARIABLE} is not set")
     cache = cache_folder()
     if cifar10.locate(cache):
@@ -74,7 +74,7 @@ def _find(download: bool, url: str, timeout: float) -> tuple[Dataset | None, lis
         except DataError as error:
             reasons.append(f"the copy in the cache is damaged ({error})")
     else:
-        reasons.append(f"the cache {cache} is empty")
+        reasons.append(f"the cache {cache} has no CIFAR-10")
     if not download:
         reasons.append("downloading is switched off")
         return None, reasons
@@ -87,8 +87,8 @@ def _find(download: bool, url: str, timeout: float) -> tuple[Dataset | None, lis
 
 def _folder(asked: str) -> Path:
     folder = Path(asked).expanduser()
-    if not folder.exists():
+    if not os.path.exists(folder):
         raise DataError(f"no data called {asked!r}: there is no such folder, and the names are auto, cifar10 and shapes")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DataError(f"{asked} is a file; expected the folder that holds CIFAR-10's six files")
     return folder

@@ -30,6 +30,8 @@ def load_plain(path: Path) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             found = PlainUnpickler(file, encoding="bytes").load()
+        if isinstance(found, dict):
+            return {_text(key): value.array if isinstance(value, Array) else value for key, value in found.items()}
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
     except Refused as error:
@@ -38,10 +40,7 @@ def load_plain(path: Path) -> dict[str, Any]:
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise DataError(f"{path} is not a readable pickle ({type(error).__name__}): it is damaged or another file; "
                         "copy or download it again") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path} holds a {type(found).__name__}; expected a dict with data and labels: it is another file")
-    return {key.decode("latin1") if isinstance(key, bytes) else str(key): value.array if isinstance(value, Array) else value
-            for key, value in found.items()}
+    raise DataError(f"{path} holds a {type(found).__name__}; expected a dict with data and labels: it is another file")
 
 
 class PlainUnpickler(pickle.Unpickler):
@@ -58,6 +57,7 @@ class Array:
     """An array in the making: NumPy's pickles make an empty one first and fill it with `__setstate__`."""
 
     __slots__ = ("array",)
+    array: np.ndarray
 
     def __setstate__(self, state: tuple) -> None:
         _version, shape, dtype, fortran, raw = state
@@ -68,6 +68,8 @@ class DType:
     """The type of an array: a number of a given size and byte order."""
 
     __slots__ = ("code", "order")
+    code: str
+    order: Any
 
     def __setstate__(self, state: tuple) -> None:
         self.order = _text(state[1])
@@ -87,7 +89,8 @@ def _dtype(code: bytes | str, *_flags: bool) -> DType:
 
 def _frombuffer(raw: bytes, dtype: DType, shape: tuple, order: bytes | str) -> Array:
     made = Array()
-    made.array = np.frombuffer(raw, np.dtype(dtype.code).newbyteorder(dtype.order)).reshape(shape, order=_text(order))
+    flat = np.frombuffer(raw, np.dtype(dtype.code).newbyteorder(dtype.order))
+    made.array = flat.reshape(shape, order=_text(order))  # type: ignore[call-overload]
     return made
 
 
