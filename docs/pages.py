@@ -4,7 +4,7 @@
     python docs/pages.py --write PAGE ...    put what the code prints into the pages
 
 A ```python block is run; all blocks of a page share one namespace and an empty working folder. A ```text block right
-after it is what it prints, where `...` stands for anything. A ```python block after `<!-- from FILE -->` is a quotation:
+after it is what it prints, where `...` stands for anything, and a number below 1e-6 for any other. A ```python block after `<!-- from FILE -->` is a quotation:
 it is not run, and it must be in that file, word for word.
 """
 
@@ -63,18 +63,23 @@ def run(page: Path, found: list[Block]) -> list[str]:
     return outputs
 
 
+def same(shown: str, printed: str) -> bool:
+    """Whether the outputs are equal, apart from numbers that are rounding errors and differ between machines."""
+    shown, printed = (re.sub(r"\b\d(\.\d+)?e-(0[7-9]|[1-9]\d)\b", "tiny", text) for text in (shown, printed))
+    return doctest.OutputChecker().check_output(shown, printed, doctest.ELLIPSIS)
+
+
 def problems(page: Path) -> list[str]:
     """What is wrong with a page: quotations that are out of date, and outputs other than those shown."""
     found = blocks(page)
     wrong = []
-    same = doctest.OutputChecker().check_output
     for block, output in zip(found, run(page, found)):
         where = f"{page.name}:{block.line}"
         if block.source is not None:
             file = ROOT / block.source
             if not file.is_file() or block.code not in file.read_text(encoding="utf-8"):
                 wrong.append(f"{where}: this is no longer in {block.source}; quote it again")
-        elif not same(block.shown or "", output, doctest.ELLIPSIS):
+        elif not same(block.shown or "", output):
             wrong.append(f"{where}: the page shows\n{block.shown or ''}and the code prints\n{output}")
     return wrong
 
@@ -94,6 +99,7 @@ def main(arguments: list[str]) -> int:
     if "--write" in arguments:
         for page in pages:
             write(page)
+        return 0
     found = [problem for page in pages for problem in problems(page)]
     print("\n".join(found) or f"{len(pages)} pages are right")
     return 1 if found else 0

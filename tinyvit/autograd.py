@@ -183,8 +183,9 @@ class Op:
         needed = any(op.needs)
         if needed:
             op.shapes = tuple(None if a is None else a.shape for a in arrays)
-            op.dtypes = tuple(None if a is None else a.dtype for a in arrays)
-            op._outside = {id(memory_of(a)) for a, t in zip(arrays, tensors) if a is not None and t is None}
+            op.dtypes = tuple(None if t is None else t.dtype for t in tensors)  # before they were brought to one
+            foreign = [a for a, t in zip(arrays, tensors) if t is None] + list(params.values())
+            op._outside = {id(memory_of(a)) for a in foreign if hasattr(a, "dtype")}
         if _mode.tracing:
             op.line = user_line()
         try:
@@ -352,12 +353,12 @@ def backward_walk(root: Tensor, gradient, retain_graph: bool) -> None:
         arrived = waiting.pop(op)
         upstream = [_hooked(p.array, (op.hooks or {}).get(i)) for i, p in enumerate(arrived)]
         taken = {id(memory_of(a)) for a in (*upstream, *(s.array for s in op._saved)) if a is not None}
-        for parent, slot, g in zip(op.parents, op.slots, op.gradients(upstream)):
+        found = op.gradients(upstream)
+        memory = [id(memory_of(g)) for g in found]
+        for parent, slot, g, m in zip(op.parents, op.slots, found, memory):
             if parent is not None and g is not None:
-                memory = id(memory_of(g))
-                deliver(parent, slot, g, memory not in taken and _can_add_into(g))
-                taken.add(memory)
-        del upstream, arrived
+                deliver(parent, slot, g, m not in taken and memory.count(m) == 1 and _can_add_into(g))
+        del upstream, arrived, found
         if not retain_graph:
             op.release()
 
@@ -366,7 +367,7 @@ def backward_walk(root: Tensor, gradient, retain_graph: bool) -> None:
         if leaf._grad is not None:
             leaf._grad = xp.asarray(leaf._grad + g)
         else:
-            leaf._grad = g if pending.ours and g is pending.array else g.copy()
+            leaf._grad = g if pending.ours and not leaf._hooks else g.copy()
 
 
 def _can_add_into(g) -> bool:
@@ -374,13 +375,21 @@ def _can_add_into(g) -> bool:
     return getattr(g.flags, "writeable", True) and 0 not in g.strides
 
 
+def _read_only(g):
+    """A view that cannot be written to (on NumPy): a hook gets one, because the array may be another tensor's gradient too."""
+    view = g.view()
+    if isinstance(view, np.ndarray):
+        view.flags.writeable = False
+    return view
+
+
 def _at(op: Op) -> str:
     return f" (at {op.line})" if op.line else ""
 
 
 def _hooked(g, hooks: list[Callable] | None):
-    for hook in tuple(hooks or ()):
-        changed = hook(g) if g is not None else None
+    for hook in tuple(hooks or ()) if g is not None else ():
+        changed = hook(_read_only(g))
         if changed is not None:
             changed = xp.asarray(changed, dtype=g.dtype)
             if changed.shape != g.shape:

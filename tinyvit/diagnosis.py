@@ -72,9 +72,8 @@ def diagnose(analytic, numeric, x=None, *, where=None, upstream=None, others: Ma
     where = np.arange(numeric.size) if where is None else np.asarray(where)
     e = Evidence(analytic, where, numeric.reshape(-1), None if x is None else np.asarray(x, float),
                  None if upstream is None else np.asarray(upstream, float), others or {}, sides or {}, rtol)
-    if not e.wrong.any():
-        return ""
-    return next(filter(None, (rule(e) for rule in RULES)), "")
+    with np.errstate(all="ignore"):
+        return next(filter(None, (rule(e) for rule in RULES)), "") if e.wrong.any() else ""
 
 
 def _shape(analytic: np.ndarray, numeric: np.ndarray | None, shape: tuple[int, ...]) -> str:
@@ -84,7 +83,9 @@ def _shape(analytic: np.ndarray, numeric: np.ndarray | None, shape: tuple[int, .
     def fits(candidate) -> bool:
         if candidate.shape != shape:
             return False
-        return numeric is None or bool(np.allclose(candidate, numeric, rtol=1e-4, atol=1e-6 * np.abs(numeric).max(initial=0.0)))
+        if numeric is None:
+            return True
+        return bool(np.allclose(candidate, numeric, rtol=1e-4, atol=1e-6 * np.abs(numeric).max(initial=0.0)))
 
     if analytic.ndim == 2 and fits(analytic.T):
         return f"{said}: it is transposed, return its .T"
@@ -181,10 +182,7 @@ def _upstream(e: Evidence) -> str:
         return ""
     if e.agrees(e.analytic * e.upstream):
         return "the upstream gradient is missing: multiply with g (the chain rule)"
-    with np.errstate(all="ignore"):
-        if e.agrees(e.analytic / e.upstream):
-            return "the upstream gradient g is multiplied in twice"
-    return ""
+    return "the upstream gradient g is multiplied in twice" if e.agrees(e.analytic / e.upstream) else ""
 
 
 def _slice_of_upstream(e: Evidence) -> str:
@@ -196,7 +194,8 @@ def _slice_of_upstream(e: Evidence) -> str:
     for end in (0, -1):
         piece = e.upstream[tuple([end] if i in axes else slice(None) for i in range(e.upstream.ndim))]
         if np.allclose(piece.reshape(e.analytic.shape), e.analytic, rtol=e.rtol):
-            return f"the gradient is one slice of g: sum g over axis {', '.join(map(str, axes))}, along which the argument was broadcast"
+            return (f"the gradient is one slice of g: sum g over axis {', '.join(map(str, axes))}, along which the argument "
+                    f"was broadcast")
     return ""
 
 
@@ -210,12 +209,12 @@ def _swapped(e: Evidence) -> str:
 def _input_factor(e: Evidence) -> str:
     if e.x is None or e.x.shape != e.analytic.shape:
         return ""
-    with np.errstate(all="ignore"):
-        for name, factor in (("x", e.x), ("x²", e.x**2), ("1/x", 1 / e.x)):
-            ratio = _constant(e.a, e.n * factor.reshape(-1)[e.where], e)
-            if ratio is not None:
-                times = "" if _near(ratio, 1) else f" {ratio:.4g} times"
-                return f"the gradient is{times} {name} times what it should be, x being the argument: a factor that depends on it is wrong"
+    for name, factor in (("x", e.x), ("x²", e.x**2), ("1/x", 1 / e.x)):
+        ratio = _constant(e.a, e.n * factor.reshape(-1)[e.where], e)
+        if ratio is not None:
+            times = "" if _near(ratio, 1) else f" {ratio:.4g} times"
+            return (f"the gradient is{times} {name} times what it should be, x being the argument: a factor that depends on it "
+                    f"is wrong")
     return ""
 
 
@@ -224,7 +223,8 @@ def _places(e: Evidence) -> str:
     for axes in itertools.permutations(range(e.analytic.ndim)) if e.analytic.ndim in (2, 3, 4) else ():
         moved = e.analytic.transpose(axes)
         if moved.shape == e.analytic.shape and e.agrees(moved):
-            return "the gradient is transposed: return its .T" if e.analytic.ndim == 2 else f"the axes are in the wrong order: transpose by {axes}"
+            return ("the gradient is transposed: return its .T" if moved.ndim == 2 else
+                    f"the axes are in the wrong order: transpose by {axes}")
     for moved, axes in _misread(e.analytic):
         if e.agrees(moved):
             return f"the values are right but stored for axes in the order {axes}: transpose instead of reshape"
@@ -250,7 +250,8 @@ def _region(e: Evidence) -> str:
     telling = wrong | ~zero
     if e.x is not None and e.x.shape == e.analytic.shape:
         x = e.x.reshape(-1)[e.where]
-        for said, part in (("x < 0", x < 0), ("x > 0", x > 0), ("x = 0", x == 0), ("|x| > 1", np.abs(x) > 1), ("|x| < 1", np.abs(x) < 1)):
+        for said, part in (("x < 0", x < 0), ("x > 0", x > 0), ("x = 0", x == 0), ("|x| > 1", np.abs(x) > 1),
+                           ("|x| < 1", np.abs(x) < 1)):
             if wrong.any() and (wrong == part)[telling].all() and (telling & ~part).any():
                 return f"wrong only where {said}{_there(e, wrong)}: the formula of that branch"
     index = np.unravel_index(e.where, e.analytic.shape)
@@ -279,8 +280,7 @@ def _along_axis(e: Evidence) -> str:
         return ""
     n = e.n.reshape(e.analytic.shape)
     difference = e.analytic - n
-    with np.errstate(all="ignore"):
-        ratio = e.analytic / n
+    ratio = e.analytic / n
     for axis in reversed(range(e.analytic.ndim)):
         if e.analytic.shape[axis] < 3:
             continue
@@ -288,11 +288,13 @@ def _along_axis(e: Evidence) -> str:
             return (f"the error is the same all along axis {axis}: a term common to each row is missing (such as a mean "
                     f"subtracted in forward)")
         if np.isfinite(ratio).all() and (np.ptp(ratio, axis=axis) <= 1e-3 * np.abs(ratio - 1).max(axis=axis)).all():
-            return f"the ratio is the same all along axis {axis} but differs between rows: a factor of each row is wrong (a scale, a weight, 1/σ)"
+            return (f"the ratio is the same all along axis {axis} but differs between rows: a factor of each row is wrong (a "
+                    f"scale, a weight, 1/σ)")
     return ""
 
 
-RULES = (_not_finite, _kinks, _zero, _upstream, _factor, _swapped, _slice_of_upstream, _places, _input_factor, _region, _along_axis)
+RULES = (_not_finite, _kinks, _zero, _upstream, _factor, _swapped, _slice_of_upstream, _places, _input_factor, _region,
+         _along_axis)
 
 
 # ---------------------------------------------------------------------------------------------- arithmetic of the rules

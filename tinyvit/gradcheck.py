@@ -10,7 +10,6 @@ Everything is computed in float64, so this checks formulas (references); that fl
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import math
 import textwrap
@@ -39,7 +38,7 @@ class ArgumentReport:
     checked: int
     differ: int = 0
     error: float = 0.0
-    worst: tuple[int, ...] = ()
+    worst: tuple[int, ...] | None = None  # where they differ most; None if the shapes differ
     analytic: float = math.nan
     numeric: float = math.nan
     cause: str = ""
@@ -54,12 +53,15 @@ class ArgumentReport:
         head = f"{self.name} {self.shape}: "
         if self.ok:
             return _wrap(head + f"ok, relative error {self.error:.1e} ({self.checked} entries{sampled})", "  ")
-        lines = [_wrap(head + f"{self.differ} of {self.checked} entries differ{sampled}, relative error {self.error:.2g}", "  ")]
-        if not math.isnan(self.numeric) or not math.isnan(self.analytic):
+        worst = []
+        head += f"{self.differ} of {self.checked} entries differ{sampled}"
+        if self.worst is not None:
             ratio = f", ratio {self.analytic / self.numeric:.6g}" if self.numeric else ""
-            lines.append(_wrap(f"worst at {list(self.worst)}: backward {self.analytic:.8g}, central differences {self.numeric:.8g}{ratio}", "    "))
-        lines.append(_wrap(f"likely cause: {self.cause or 'no simple pattern; derive the formula again on the smallest input that fails'}", "    "))
-        return "\n".join(lines)
+            head += f", relative error {self.error:.2g}"
+            worst = [f"worst at {list(self.worst)}: backward {self.analytic:.8g}, "
+                     f"central differences {self.numeric:.8g}{ratio}"]
+        cause = self.cause or "no simple pattern; derive the formula again on the smallest input that fails"
+        return "\n".join([_wrap(head, "  "), *(_wrap(line, "    ") for line in (*worst, f"likely cause: {cause}"))])
 
 
 @dataclass
@@ -85,7 +87,7 @@ class GradcheckReport:
 
 
 def _wrap(text: str, indent: str) -> str:
-    return textwrap.fill(text, 80, initial_indent=indent, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(text, 80, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False)
 
 
 def gradcheck(f: Callable, inputs, *, params: dict[str, Any] | None = None, eps: float = 1e-6, rtol: float = 1e-5,
@@ -94,7 +96,8 @@ def gradcheck(f: Callable, inputs, *, params: dict[str, Any] | None = None, eps:
 
     f: a function of tensors that returns a Tensor or a tuple of them, an Op class, or a module, whose parameters are
     checked as well. inputs: Tensors or arrays; floating ones are checked, as float64 copies, all else is passed as it is.
-    params: keyword arguments of f. A random generator among them is copied before each call, so dropout can be checked.
+    params: keyword arguments of f. Random generators among them, or in the module, start each call in the same state, so
+    that dropout can be checked.
 
     The upstream gradient is random and fixed by `seed`. Arguments of more than `samples` entries are checked at a random
     sample, and in one random direction through all entries, which finds a wrong entry that the sample missed. An entry
@@ -104,8 +107,8 @@ def gradcheck(f: Callable, inputs, *, params: dict[str, Any] | None = None, eps:
     Raises GradcheckError with the report unless `raise_on_error` is False. What f itself raises passes through.
     """
     inputs = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-    report = GradcheckReport(_name(f))
-    with _Subject(f, inputs, params or {}, seed) as subject, enable_grad():
+    report = GradcheckReport(getattr(f, "__qualname__", type(f).__name__).split("<locals>.")[-1])
+    with _Subject(f, inputs, params or {}, seed) as subject, enable_grad(), np.errstate(all="ignore"):
         report.problem = subject.examine()
         if not report.problem:
             gradients, report.problem = subject.analytic()
@@ -120,21 +123,12 @@ def gradcheck(f: Callable, inputs, *, params: dict[str, Any] | None = None, eps:
     return report
 
 
-def _name(f: Callable) -> str:
-    return getattr(f, "__qualname__", type(f).__name__).split("<locals>.")[-1]
-
-
 # ---------------------------------------------------------------------------------------------- what is checked
 
 
-@dataclass
 class _Argument:
-    name: str
-    tensor: Tensor
-
-    @property
-    def array(self):
-        return self.tensor._data
+    def __init__(self, name: str, tensor: Tensor):
+        self.name, self.tensor, self.array = name, tensor, tensor._data
 
 
 class _Subject:
@@ -142,35 +136,45 @@ class _Subject:
 
     def __init__(self, f: Callable, inputs: Sequence, params: dict[str, Any], seed: int):
         self.f = f.apply if isinstance(f, type) and issubclass(f, Op) else f
-        self.params, self.seed, self.module = params, seed, f if hasattr(f, "named_parameters") else None
+        self.params, self.seed = params, seed
+        self.module: Any = f if hasattr(f, "named_parameters") else None
         self.inputs = [_widened(v) for v in inputs]
         names = _argument_names(f, len(inputs))
         self.arguments = [_Argument(n, t) for n, t in zip(names, self.inputs) if isinstance(t, Tensor) and t._requires_grad]
-        self.restore: list[Callable] = []
+        self.parameters: list[tuple[Tensor, Any, Any]] = []  # with the data and gradient they had
+        self.buffers: list[tuple[Any, Any]] = []
+        drawing = [v for v in params.values() if isinstance(v, np.random.Generator)]
+        drawing += f.generators() if hasattr(f, "generators") else []
+        self.generators = [(g, g.bit_generator.state) for g in drawing]
 
     def __enter__(self) -> _Subject:
         for name, p in self.module.named_parameters() if self.module else ():
             if p._requires_grad:
-                self.restore.append(lambda p=p, data=p._data, grad=p._grad: (setattr(p, "_data", data), setattr(p, "_grad", grad)))
+                self.parameters.append((p, p._data, p._grad))
                 p._data, p._grad = p._data.astype(np.float64, order="C"), None
                 self.arguments.append(_Argument(name, p))
         for _, buffer in self.module.named_buffers() if hasattr(self.module, "named_buffers") else ():
             array = buffer._data if isinstance(buffer, Tensor) else buffer
-            self.restore.append(lambda array=array, before=array.copy(): array.__setitem__(..., before))
+            self.buffers.append((array, array.copy()))
         return self
 
     def __exit__(self, *error) -> None:
-        for undo in self.restore:
-            undo()
+        for p, data, grad in self.parameters:
+            p._data, p._grad = data, grad
+        for array, before in self.buffers:
+            array[...] = before
+        for generator, state in self.generators:
+            generator.bit_generator.state = state
 
     def call(self) -> tuple[Tensor, ...]:
         """The floating results of f."""
-        generators = {k: copy.deepcopy(v) for k, v in self.params.items() if isinstance(v, np.random.Generator)}
-        found = self.f(*self.inputs, **{**self.params, **generators})
+        for generator, state in self.generators:
+            generator.bit_generator.state = state
+        found = self.f(*self.inputs, **self.params)
         results = tuple(found) if isinstance(found, (tuple, list)) else (found,)
         for r in results:
             if not isinstance(r, Tensor):
-                raise TypeError(f"gradcheck needs a function that returns a Tensor or a tuple of them, and this one returned {type(r).__name__}")
+                raise TypeError(f"gradcheck needs a function that returns a Tensor or a tuple of them, got {type(r).__name__}")
         return tuple(r for r in results if r.dtype.kind == "f")
 
     def values(self) -> list[np.ndarray]:
@@ -180,25 +184,24 @@ class _Subject:
     def examine(self) -> str:
         """What makes a comparison pointless: a result of another dtype, randomness, writing into arguments."""
         if not self.arguments:
-            return "nothing to check: no input is floating and f has no parameters"
+            return "nothing to check: no input is a Tensor or array of floats, and f has no parameters"
         before = [a.array.copy() for a in self.arguments]
         with no_grad():
-            dtypes = {r.dtype for r in self.call()}
+            results = self.call()
         self.y = self.values()
         # A stream of its own: inputs are often drawn from default_rng(seed) too, and must not equal the upstream gradient.
         rng = np.random.default_rng((self.seed, 20_231))
         self.upstream = [np.asarray(rng.standard_normal(y.shape)) for y in self.y]
         if not self.y:
             return "f returns nothing floating, so there is no gradient to check"
-        for a, b in zip(self.arguments, before):
-            if not xp.array_equal(a.array, b, equal_nan=True):
-                return _wrote(a, b, "f")
-        narrow = dtypes - {np.dtype(np.float64)}
+        if written := self.written(before, "f"):
+            return written
+        narrow = {r.dtype for r in results} - {np.dtype(np.float64)}
         if narrow:
-            return f"f returned {narrow.pop()} although it was given float64: something inside it casts (astype, np.float32, dtype=...)"
+            return f"f returned {narrow.pop()} although it was given float64: something inside casts (astype, dtype=...)"
         if not all(np.allclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True) for a, b in zip(self.y, self.values())):
-            return ("f is not deterministic: two calls with the same input differ. Is dropout or another random draw inside? Use eval(), or "
-                    "make its generator anew in each call")
+            return ("f is not deterministic: two calls with the same input differ. Is dropout or another random draw inside? "
+                    "Use eval(), or make its generator anew in each call")
         return ""
 
     def analytic(self) -> tuple[list, str]:
@@ -212,12 +215,18 @@ class _Subject:
                 r.backward(u, retain_graph=i < len(tracked) - 1)
         except Exception as error:
             return self._raw_gradients(results), f"backward raised {type(error).__name__}: {error}"
-        for a, b in zip(self.arguments, before):
-            if not xp.array_equal(a.array, b, equal_nan=True):
-                return [], _wrote(a, b, "backward")
+        if written := self.written(before, "backward"):
+            return [], written
         if not all(np.array_equal(to_numpy(u), v) for u, v in zip(upstream, self.upstream)):
             return [], "backward wrote into the upstream gradient g: make a new array (g = g * y, not g *= y)"
         return [None if a.tensor._grad is None else to_numpy(a.tensor._grad) for a in self.arguments], ""
+
+    def written(self, before: Sequence, who: str) -> str:
+        for a, b in zip(self.arguments, before):
+            if not xp.array_equal(a.array, b, equal_nan=True):
+                at = list(map(int, np.argwhere(to_numpy(a.array != b))[0]))
+                return f"{who} wrote into its argument {a.name}, first at {at}: compute a new array (x = x * 2, not x *= 2)"
+        return ""
 
     def _raw_gradients(self, results: Sequence[Tensor]) -> list:
         """What the backward of f's only op returns, as it is: it may have the wrong shape, which tells what went wrong."""
@@ -244,26 +253,21 @@ class _Subject:
         finally:
             for a, b in zip(self.arguments, before):
                 a.array[...] = b
-        change = any((m != y).any() for m, y in zip(moved, self.y))
+        change = any(((m != y) & (m != np.round(m))).any() for m, y in zip(moved, self.y))
         return change and all(np.array_equal(m.astype(np.float32).astype(np.float64), m, equal_nan=True) for m in moved)
 
 
 def _widened(value):
     """A float64 copy that requires a gradient, of what is floating; anything else as it is."""
     array = value._data if isinstance(value, Tensor) else value
-    if getattr(getattr(array, "dtype", None), "kind", "") != "f" or isinstance(value, np.generic):
-        return value
-    return Tensor(xp.array(array, dtype=np.float64, order="C"), requires_grad=True)
-
-
-def _wrote(a: _Argument, before, who: str) -> str:
-    at = list(map(int, np.argwhere(to_numpy(a.array != before))[0]))
-    return f"{who} wrote into its argument {a.name}, first at {at}: compute a new array (x = x * 2, not x *= 2 or out=x)"
+    if isinstance(array, (np.ndarray, xp.ndarray)) and array.dtype.kind == "f":
+        return Tensor(xp.array(array, dtype=np.float64, order="C"), requires_grad=True)
+    return value
 
 
 def _argument_names(f: Callable, count: int) -> list[str]:
     """Names of the first `count` positional arguments; `*xs` gives xs[0], xs[1], ..."""
-    function = f.forward if isinstance(f, type) and issubclass(f, Op) or hasattr(f, "named_parameters") and hasattr(f, "forward") else f
+    function = getattr(f, "forward", f)  # an op's or a module's says more than apply(*inputs) or __call__
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -314,10 +318,11 @@ class _Comparison:
         if where.size > self.samples:
             hidden = self.hunt(a, where, flat) if fits else []
             where = np.union1d(self.rng.choice(where, self.samples, replace=False), np.array(hidden, int))
-        numeric = np.array([self.central(a, i, self.step(x[i])) for i in where])
+        numeric = np.array([self.central(a, i, self.step(x[i])) for i in where.tolist()])
         analytic = flat[where]
         for k in np.flatnonzero(self.wrong(analytic, numeric, x[where])):
-            again = self.five_points(a, where[k], 1e3 * self.step(x[where[k]]))
+            i, h = int(where[k]), 1e3 * self.step(x[where[k]])
+            again = (4 * self.central(a, i, h) - self.central(a, i, 2 * h)) / 3  # the formula of five points
             if abs(analytic[k] - again) < abs(analytic[k] - numeric[k]):
                 numeric[k] = again
         wrong = self.wrong(analytic, numeric, x[where]) if fits else np.ones(where.size, bool)
@@ -355,15 +360,12 @@ class _Comparison:
 
     def slope(self, high: list[np.ndarray], low: list[np.ndarray], distance: float) -> float:
         """Σ upstream (high - low) / distance: subtracted first and summed after, which loses fewer digits."""
-        with np.errstate(all="ignore"):  # equal infinities do not differ
-            return sum(float(np.sum(u * np.where(p == m, 0.0, p - m))) for u, p, m in zip(self.subject.upstream, high, low)) / distance
+        changes = [u * np.where(p == m, 0.0, p - m) for u, p, m in zip(self.subject.upstream, high, low)]  # inf = inf too
+        return sum(float(c.sum()) for c in changes) / distance
 
     def central(self, a: _Argument, i: int, h: float) -> float:
         x = float(a.array.reshape(-1)[i])
         return self.slope(self.moved(a, i, h), self.moved(a, i, -h), (x + h) - (x - h))
-
-    def five_points(self, a: _Argument, i: int, h: float) -> float:
-        return (4 * self.central(a, i, h) - self.central(a, i, 2 * h)) / 3
 
     def sides(self, a: _Argument, where: Sequence[int]) -> dict[int, tuple[float, float]]:
         """Derivatives from the left and from the right at those of the entries where they differ."""
@@ -385,7 +387,8 @@ class _Comparison:
         def differs(part: slice) -> bool:
             at, v = where[part], signs[part]
             numeric = self.slope(self.moved(a, at, h * v), self.moved(a, at, -h * v), 2 * h)
-            return not abs(numeric - gradient[at] @ v) <= self.rtol * np.linalg.norm(gradient[at]) + self.rounding(1.0) * math.sqrt(len(at))
+            allowed = self.rtol * np.linalg.norm(gradient[at]) + self.rounding(1.0) * math.sqrt(len(at))
+            return not abs(numeric - gradient[at] @ v) <= allowed
 
         low, high = 0, where.size
         if not differs(slice(low, high)):

@@ -38,6 +38,12 @@ class Node:
     dtype: str = ""
     inputs: list[tuple[int, int]] = field(default_factory=list)
 
+    @property
+    def shape(self) -> str:
+        if len(self.shapes) > 2 and len(set(self.shapes)) == 1:
+            return f"{len(self.shapes)} × {self.shapes[0]}"
+        return " ".join([str(s) for s in self.shapes[:2]] + ["..."] * (len(self.shapes) > 2))
+
     def output(self, slot: int) -> str:
         return f"{self.name}[{slot}]" if len(self.shapes) > 1 else self.name
 
@@ -50,7 +56,7 @@ class Graph:
 
     def __str__(self) -> str:
         ops, leaves = (sum(n.kind == kind for n in self.nodes) for kind in ("op", "leaf"))
-        rows = [(n.name, self._made_by(n), " ".join(map(str, n.shapes))) for n in self.nodes if n.kind != "constant"]
+        rows = [(n.name, self._made_by(n), n.shape) for n in self.nodes if n.kind != "constant"]
         if len(rows) > MOST_LINES:
             half, hidden = MOST_LINES // 2, len(rows) - MOST_LINES
             rows[half:-half] = [("...", f"{hidden:,} more", "")]
@@ -68,16 +74,15 @@ class Graph:
     def _made_by(self, n: Node) -> str:
         if n.kind == "leaf":
             return f"leaf, {n.dtype}, requires_grad"
-        inputs = (self.nodes[i] for i, _ in n.inputs)
-        return f"{n.label}({', '.join(p.label if p.kind == 'constant' else p.output(s) for p, (_, s) in zip(inputs, n.inputs))})"
+        return f"{n.label}({', '.join(self.nodes[i].output(slot) for i, slot in n.inputs)})"
 
     def plot(self, ax=None):
         """Draw into `ax`, or into a new figure of the size it takes. Returns the matplotlib axes."""
         from .graph_picture import draw
 
         if len(self.nodes) > MOST_DRAWN:
-            raise ValueError(f"a picture of {len(self.nodes):,} nodes cannot be read: print the graph, or draw that of a part "
-                             f"(at most {MOST_DRAWN})")
+            raise ValueError(f"a picture of {len(self.nodes):,} nodes cannot be read: print the graph, or draw a part of at "
+                             f"most {MOST_DRAWN}")
         return draw(self.nodes, ax)
 
     def save(self, file: str | os.PathLike) -> None:
@@ -95,8 +100,8 @@ def show_graph(t: Tensor, *, names: Mapping[str, Any] | None = None, ax=None, fi
     Raises RuntimeError if t has no graph, or it was freed by backward() without retain_graph=True.
     """
     if not t.requires_grad:
-        raise RuntimeError("show_graph() of a tensor that requires no gradient: there is no graph behind it. Make an input with "
-                           "requires_grad=True, and compute outside no_grad()")
+        raise RuntimeError("show_graph() of a tensor that requires no gradient: there is no graph behind it. Make an input "
+                           "with requires_grad=True, and compute outside no_grad()")
     given = sys._getframe(1).f_locals if names is None else names
     graph = Graph(_nodes(t, _names(given)))
     if ax is not None:
@@ -130,8 +135,8 @@ def _nodes(t: Tensor, names: dict[tuple[int, int], str]) -> list[Node]:
         op = todo.pop()
         if op.number not in ops:
             if op.freed:
-                raise RuntimeError(f"the graph behind {op.name} is gone: backward() freed it. Call show_graph() before backward(), or "
-                                   f"pass retain_graph=True to it")
+                raise RuntimeError(f"the graph behind {op.name} is gone: backward() freed it. Call show_graph() before "
+                                   f"backward(), or pass retain_graph=True to it")
             ops[op.number] = op
             todo.extend(p for p in op.parents if isinstance(p, Op))
     nodes: list[Node] = []
@@ -153,7 +158,7 @@ def _nodes(t: Tensor, names: dict[tuple[int, int], str]) -> list[Node]:
         for parent, slot, shape in zip(op.parents, op.slots, op.shapes):
             if parent is None:
                 if shape is not None:
-                    inputs.append((put(Node("constant", "", f"const{shape}", (shape,))), 0))
+                    inputs.append((put(Node("constant", f"const{shape}", "const", (shape,))), 0))
             else:
                 inputs.append((place[id(parent)] if isinstance(parent, Op) else leaf(parent), slot))
         name = names.get((id(op), 0)) if op.outputs == 1 else None

@@ -6,6 +6,7 @@ Coordinates are inches, so that the text fits its box in any figure.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,11 +49,8 @@ def draw(nodes: list[Node], ax=None):
 
 def _texts(n: Node) -> tuple[str, str]:
     """The two lines in a node's box."""
-    shapes = [str(s) for s in n.shapes[:2]] + ["..."] * (len(n.shapes) > 2)
-    if n.kind == "constant":
-        return "const", shapes[0]
     named = n.kind == "op" and not n.name.startswith("%")
-    return f"{n.name} = {n.label}" if named else n.label, " ".join(shapes)
+    return f"{n.name} = {n.label}" if named else n.label, n.shape
 
 
 def _width(n: Node) -> float:
@@ -99,8 +97,8 @@ def _untangle(layers: list[list[int]], edges: list[tuple[int, int]], sweeps: int
             if 0 <= near < len(layers):
                 place = {i: k for k, i in enumerate(layers[near])}
                 own = {i: k for k, i in enumerate(layers[d])}
-                key = {i: sum(place[j] for j in towards.get(i, ())) / len(towards[i]) if i in towards else own[i] for i in layers[d]}
-                layers[d].sort(key=key.__getitem__)
+                mean = {i: sum(place[j] for j in towards[i]) / len(towards[i]) for i in layers[d] if i in towards}
+                layers[d].sort(key=lambda i: mean.get(i, own[i]))
         crossings = _crossings(layers, edges)
         if crossings < fewest:
             best, fewest = [list(layer) for layer in layers], crossings
@@ -149,15 +147,16 @@ def _positions(layers: list[list[int]], edges: list[tuple[int, int]], widths: li
 
 def _apart(wish: list[float], weight: list[float], widths: list[float]) -> list[float]:
     """Places in the order given, a gap apart, nearest to the wished ones in weighted squares (isotonic regression)."""
-    offsets, blocks = [0.0], []  # a block is a run of boxes that touch: [weight, place of its first box, boxes]
-    for a, b in zip(widths, widths[1:]):
+    offsets = [0.0]
+    blocks: list[tuple[float, float, int]] = []  # runs of boxes that touch: weight, place of the first box, number of boxes
+    for a, b in pairwise(widths):
         offsets.append(offsets[-1] + (a + b) / 2 + GAP)
     for x, w, offset in zip(wish, weight, offsets):
-        blocks.append([w, x - offset, 1])
+        blocks.append((w, x - offset, 1))
         while len(blocks) > 1 and blocks[-2][1] > blocks[-1][1]:
             w2, x2, n2 = blocks.pop()
             w1, x1, n1 = blocks.pop()
-            blocks.append([w1 + w2, (w1 * x1 + w2 * x2) / (w1 + w2), n1 + n2])
+            blocks.append((w1 + w2, (w1 * x1 + w2 * x2) / (w1 + w2), n1 + n2))
     places = [place for _, place, count in blocks for _ in range(count)]
     return [place + offset for place, offset in zip(places, offsets)]
 
@@ -184,7 +183,7 @@ def _draw_edge(ax, points: list[tuple[float, float]], scale: float) -> None:
 
     points = [(points[0][0], points[0][1] - LINE), *points[1:-1], (points[-1][0], points[-1][1] + LINE + 0.02)]
     corners, codes = [points[0]], [Path.MOVETO]
-    for (x0, y0), (x1, y1) in zip(points, points[1:]):  # curves that leave and arrive vertically
+    for (x0, y0), (x1, y1) in pairwise(points):  # curves that leave and arrive vertically
         corners += [(x0, y0 + (y1 - y0) / 2), (x1, y1 + (y0 - y1) / 2), (x1, y1)]
         codes += [Path.CURVE4] * 3
     ax.add_patch(FancyArrowPatch(path=Path(corners, codes), arrowstyle="-|>", mutation_scale=8 * scale, color="#555555",
@@ -194,10 +193,12 @@ def _draw_edge(ax, points: list[tuple[float, float]], scale: float) -> None:
 def _draw_node(ax, n: Node, x: float, y: float, width: float, scale: float, result: bool) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    style = f"round,pad=0,rounding_size={LINE if n.kind == 'op' else 0.02}"
-    ax.add_patch(FancyBboxPatch((x - width / 2, y - LINE), width, 2 * LINE, boxstyle=style, facecolor=FACES[n.kind], edgecolor=EDGES[n.kind],
-                                linewidth=(2.4 if result else 1.0) * scale, linestyle="--" if n.kind == "constant" else "-", zorder=2))
+    corner = f"round,pad=0,rounding_size={LINE if n.kind == 'op' else 0.02}"
+    ax.add_patch(FancyBboxPatch(
+        (x - width / 2, y - LINE), width, 2 * LINE, boxstyle=corner, facecolor=FACES[n.kind], edgecolor=EDGES[n.kind],
+        linewidth=(2.4 if result else 1.0) * scale, linestyle="--" if n.kind == "constant" else "-", zorder=2))
     first, second = _texts(n)
-    ax.text(x, y + LINE * 0.42, first, ha="center", va="center", fontsize=9 * scale, fontweight="bold" if n.kind == "op" else "normal",
-            family="DejaVu Sans Mono", color="#111111", zorder=3)
-    ax.text(x, y - LINE * 0.45, second, ha="center", va="center", fontsize=8 * scale, family="DejaVu Sans Mono", color="#444444", zorder=3)
+    font = {"ha": "center", "va": "center", "family": "DejaVu Sans Mono", "zorder": 3}
+    weight = "bold" if n.kind == "op" else "normal"
+    ax.text(x, y + LINE * 0.42, first, fontsize=9 * scale, fontweight=weight, color="#111111", **font)
+    ax.text(x, y - LINE * 0.45, second, fontsize=8 * scale, color="#444444", **font)

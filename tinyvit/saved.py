@@ -25,11 +25,11 @@ def memory_of(array):
     return array
 
 
-_OVERWRITTEN = -1  # no fingerprint is negative
-
-
 def _fingerprint(array) -> int:
     return zlib.crc32(np.ascontiguousarray(to_numpy(array)).view(np.uint8)) if array.size else 0
+
+
+_VOID = -1  # a mark that no fingerprint equals
 
 
 class Saved:
@@ -94,14 +94,14 @@ def expose(array) -> None:
             memory.saved.clear()
 
 
-def written(array) -> None:
-    """Note that the engine itself wrote to `array`, as an optimiser does: whoever saved it before must not use it any more.
+def overwritten(array) -> None:
+    """Note that the package itself writes into `array` (an optimiser its parameters): whatever a graph saved of it is void.
 
-    Much cheaper than exposing every parameter, which would be fingerprinted in each step.
+    Costs nothing where no graph is alive, and unlike `expose` does not have the array watched from here on.
     """
     with _lock:
-        memory = _known.get(id(memory_of(array)))
-        if memory is not None:
-            for saved in memory.saved:
-                saved.mark = _OVERWRITTEN
-            memory.saved.clear()
+        found = _known.get(id(memory_of(array)))
+        if found is not None:
+            for saved in found.saved:
+                saved.mark = _VOID
+            found.saved.clear()  # so that `expose` does not give them a mark again

@@ -19,7 +19,8 @@ from .saved import expose
 
 _UFUNC_NAMES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "negative": "neg",
                 "absolute": "abs", "fabs": "abs", "power": "pow", "concatenate": "concat", "amax": "max", "amin": "min",
-                "float_power": "pow", "expand_dims": "unsqueeze"}
+                "float_power": "pow", "expand_dims": "unsqueeze", "add.reduce": "sum", "maximum.reduce": "max",
+                "minimum.reduce": "min"}
 # What NumPy's own operators call when an array or NumPy scalar stands on the left: array + t, array @ t, array < t, ...
 _OPERATORS = {"add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", "divide": "__rtruediv__",
               "true_divide": "__rtruediv__", "power": "__rpow__", "matmul": "__rmatmul__", "less": "__gt__",
@@ -43,8 +44,12 @@ class Tensor:
     _hooks: list[Callable] | None
     _requires_grad: bool
 
-    def __init__(self, data, requires_grad: bool = False):
-        self._data, self._op, self._slot, self._grad, self._hooks = data, None, 0, None, None
+    def __init__(self, data, requires_grad: bool = False, shared: bool = True):
+        """A leaf around an array, not copied. shared: whether others can write into the array, so that it must be watched."""
+        self._data = data if type(data) is np.ndarray else xp.asarray(data)
+        self._op, self._slot, self._grad, self._hooks = None, 0, None, None
+        if shared:
+            expose(self._data)
         self._requires_grad = False
         self.requires_grad = requires_grad
 
@@ -68,6 +73,7 @@ class Tensor:
         value = value._data if isinstance(value, Tensor) else xp.asarray(value, dtype=self._data.dtype)
         if value.shape != self.shape:
             raise ValueError(f"data of shape {value.shape} cannot replace data of shape {self.shape}: make a new tensor")
+        expose(value)
         self._data = value
 
     @property
@@ -108,7 +114,7 @@ class Tensor:
     def astype(self, dtype) -> Tensor:
         """The tensor in another floating dtype, in the graph; to integers or bool, outside it."""
         if np.dtype(dtype).kind != "f":
-            return Tensor(self._data.astype(dtype))
+            return Tensor(self._data.astype(dtype), shared=False)
         return FUNCTIONS.astype(self, dtype=dtype)
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
@@ -121,7 +127,9 @@ class Tensor:
         name = ufunc.__name__
         if method == "__call__" and name in _OPERATORS and not kwargs and len(inputs) == 2:
             left, right = inputs
-            return getattr(right if isinstance(right, Tensor) else Tensor(right), _OPERATORS[name])(left)
+            return getattr(as_tensor(right), _OPERATORS[name])(left)
+        if method != "__call__":
+            name = f"{name}.{method}"
         ours = _UFUNC_NAMES.get(name, name)
         mend = f"use tv.{ours}(t)" if hasattr(FUNCTIONS, ours) else "there is no such op here"
         if "out" in kwargs:
@@ -196,7 +204,7 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """The same memory as a leaf outside the graph."""
-        return Tensor(self._data)
+        return Tensor(self._data, shared=False)
 
     def register_hook(self, hook: Callable) -> Callable[[], None]:
         """Call `hook(gradient)` when this tensor's gradient is known; what it returns (unless None) replaces it.
@@ -219,12 +227,15 @@ class Tensor:
         if self._op is None:
             return
         me = weakref.ref(self)
+        if any(getattr(hook, "keeps", None) is me for hook in (self._op.hooks or {}).get(self._slot, ())):
+            return
 
         def keep(g):
             t = me()
             if t is not None:
                 t._grad = g.copy() if t._grad is None else t._grad + g
 
+        keep.keeps = me  # type: ignore[attr-defined]
         self.register_hook(keep)
 
     def zero_grad(self) -> None:
@@ -279,7 +290,7 @@ class Tensor:
     # ------------------------------------------------------------------ comparisons: no gradient
 
     def _compare(self, other, function) -> Tensor:
-        return Tensor(function(self._data, other._data if isinstance(other, Tensor) else other))
+        return Tensor(function(self._data, other._data if isinstance(other, Tensor) else other), shared=False)
 
     def __eq__(self, other) -> Tensor:  # type: ignore[override]
         return self._compare(other, np.equal)
@@ -301,7 +312,7 @@ class Tensor:
 
     def argmax(self, axis: int | None = None) -> Tensor:
         """Index of the largest value along `axis`, without gradient."""
-        return Tensor(xp.asarray(self._data.argmax(axis)))
+        return Tensor(xp.asarray(self._data.argmax(axis)), shared=False)
 
     # ------------------------------------------------------------------ operators
 
@@ -385,4 +396,4 @@ def tensor(data, requires_grad: bool = False, dtype=None) -> Tensor:
         raise ValueError(f"tensor() needs numbers in a regular grid: {error}") from None
     if array.dtype.kind not in "fiub":
         raise TypeError(f"a tensor holds real numbers, and this data is of dtype {array.dtype}")
-    return Tensor(array, requires_grad)
+    return Tensor(array, requires_grad, shared=False)

@@ -71,8 +71,8 @@ class ResNet(Module):
 
 # resnet20: section 4.2 of the paper. resnet18: the widths of its ImageNet net on CIFAR's stem, as in kuangliu/pytorch-cifar.
 PRESETS = {
-    "resnet20": dict(widths=(16, 32, 64), blocks=3),
-    "resnet18": dict(widths=(64, 128, 256, 512), blocks=2),
+    "resnet20": {"widths": (16, 32, 64), "blocks": 3},
+    "resnet18": {"widths": (64, 128, 256, 512), "blocks": 2},
 }
 
 

@@ -52,7 +52,7 @@ class ViT(Module):
             if isinstance(module, Linear):
                 module.weight = Parameter(init.trunc_normal(module.weight.shape, 0.02, rng), copy=False)
             if isinstance(module, Linear | Conv2d):
-                module.bias = Parameter(xp.zeros(module.bias.shape, np.float32), copy=False)
+                module.bias = Parameter(xp.zeros(module.weight.shape[0], np.float32), copy=False)
 
     def _add_positions(self, width: int, rng: np.random.Generator | None) -> None:
         (rows, columns), tokens = self.patch_embed.grid, self.patch_embed.tokens
@@ -130,13 +130,13 @@ def sincos_positions(rows: int, columns: int, width: int) -> np.ndarray:
 
 # Table 1 of the paper; Ti and S from DeiT (Touvron et al. 2021, arXiv:2012.12877); the last two are for CIFAR-10.
 PRESETS = {
-    "ti16": dict(patch=16, width=192, depth=12, heads=3, mlp=768),
-    "s16": dict(patch=16, width=384, depth=12, heads=6, mlp=1536),
-    "b16": dict(patch=16, width=768, depth=12, heads=12, mlp=3072),
-    "l16": dict(patch=16, width=1024, depth=24, heads=16, mlp=4096),
-    "h14": dict(patch=14, width=1280, depth=32, heads=16, mlp=5120),
-    "cifar": dict(image_size=32, num_classes=10, patch=4, width=192, depth=4, heads=3, mlp=768),
-    "cifar-quick": dict(image_size=32, num_classes=10, patch=4, width=96, depth=4, heads=3, mlp=192),
+    "ti16": {"patch": 16, "width": 192, "depth": 12, "heads": 3, "mlp": 768},
+    "s16": {"patch": 16, "width": 384, "depth": 12, "heads": 6, "mlp": 1536},
+    "b16": {"patch": 16, "width": 768, "depth": 12, "heads": 12, "mlp": 3072},
+    "l16": {"patch": 16, "width": 1024, "depth": 24, "heads": 16, "mlp": 4096},
+    "h14": {"patch": 14, "width": 1280, "depth": 32, "heads": 16, "mlp": 5120},
+    "cifar": {"image_size": 32, "num_classes": 10, "patch": 4, "width": 192, "depth": 4, "heads": 3, "mlp": 768},
+    "cifar-quick": {"image_size": 32, "num_classes": 10, "patch": 4, "width": 96, "depth": 4, "heads": 3, "mlp": 192},
 }
 
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..backend import device
-from .microkernel import GR, NR, VL, gather_tile, narrow_gather_tile, transpose
+from .microkernel import GR, NR, VL, copy_run, gather_tile, narrow_gather_tile, transpose
 
 PIXELS = 256  # pixels of a task: NR of them a step deep, the gradient's panel is half a 32 KB cache
 DEPTH = 288  # taps a step: the weight's panel likewise
 CHUNKS = 64  # stretches of tasks, which threads take
+PARTS, PART_SIZE = 16, 2**21  # partial sums of a weight gradient, at most, and the values of all together
 
 
 @device
@@ -30,15 +31,33 @@ def ceil_div(a, b):
 
 
 @device
+def out_size(size, kernel, stride, padding, dilation):
+    """How many windows fit along an axis: ⌊(size + 2 padding - dilation (kernel - 1) - 1) / stride⌋ + 1."""
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+@device
+def unit():
+    """The stride (1, 1), as two ordinary integers: literal ones would make numba compile everything again."""
+    return 1, 1
+
+
+@device
+def empty_output(x, weight, stride, padding, dilation):
+    height = out_size(x.shape[2], weight.shape[2], stride[0], padding[0], dilation[0])
+    width = out_size(x.shape[3], weight.shape[3], stride[1], padding[1], dilation[1])
+    return np.empty((x.shape[0], weight.shape[0], height, width), np.float32)
+
+
+@device
 def forward_taps(kernel, padding, dilation):
     """The one phase of a forward pass, and its taps: rows (ky, kx, dy, dx), where weight (ky, kx) of pixel m of the output
     meets x[stride·m + (dy, dx)]."""
     taps = np.empty((kernel[0] * kernel[1], 4), np.int64)
-    for ky in range(kernel[0]):
-        for kx in range(kernel[1]):
-            t = ky * kernel[1] + kx
-            taps[t, 0], taps[t, 1] = ky, kx
-            taps[t, 2], taps[t, 3] = ky * dilation[0] - padding[0], kx * dilation[1] - padding[1]
+    for t in range(len(taps)):
+        ky, kx = t // kernel[1], t % kernel[1]
+        taps[t, 0], taps[t, 1] = ky, kx
+        taps[t, 2], taps[t, 3] = ky * dilation[0] - padding[0], kx * dilation[1] - padding[1]
     phases = np.zeros((1, 4), np.int64)
     phases[0, 3] = len(taps)
     return phases, taps
@@ -65,34 +84,43 @@ def gradient_taps(kernel, stride, padding, dilation):
 
 
 @device
-def pack_weights(w, phases, taps, block, panels):
-    """One block of NR outputs of the weights w (inputs, outputs, kh, kw) as the tile reads them: phase by phase
-    panels[blocks, inputs · taps, NR], one after the other."""
-    C = w.shape[0]
-    width = min(NR, w.shape[1] - block * NR)
-    for f in range(len(phases)):
-        first, last = phases[f, 2], phases[f, 3]
-        to = ((w.shape[1] + NR - 1) // NR * first + block * (last - first)) * C * NR
-        for c in range(C):
-            for t in range(first, last):
-                for j in range(NR):
-                    panels[to + j] = w[c, block * NR + j, taps[t, 0], taps[t, 1]] if j < width else np.float32(0)
-                to += NR
+def pack_weights(weight, phases, taps, groups, backward):
+    """The weights (F, C/groups, kh, kw) as the tile reads them: for each group and phase an array (blocks of NR outputs,
+    inputs · taps, NR), one after the other. For the input gradient F are the inputs and C the outputs."""
+    outputs, inputs = weight.shape[0] // groups, weight.shape[1]
+    if backward:
+        inputs, outputs = outputs, inputs
+    panels = np.zeros(groups * ceil_div(outputs, NR) * inputs * len(taps) * NR, np.float32)
+    to = 0
+    for group in range(groups):
+        first = group * (weight.shape[0] // groups)
+        for f in range(len(phases)):
+            for o in range(0, outputs, NR):
+                for c in range(inputs):
+                    for t in range(phases[f, 2], phases[f, 3]):
+                        for j in range(min(NR, outputs - o)):
+                            row, column = (first + c, o + j) if backward else (first + o + j, c)
+                            panels[to + j] = weight[row, column, taps[t, 0], taps[t, 1]]
+                        to += NR
+    return panels
 
 
 @device
 def plan(images, channels, grid, step, taps):
     """How the work is cut: (images, rows, channels) of a task, and (top, left, height, width) of what it stages."""
-    group, rows = 1, grid[0]
+    together, rows = 1, grid[0]
     if grid[0] * grid[1] <= PIXELS:
-        group = min(images, PIXELS // (grid[0] * grid[1]))
+        together = min(images, PIXELS // (grid[0] * grid[1]))
     else:
         rows = ceil_div(grid[0], ceil_div(grid[0] * grid[1], PIXELS))
     block = min(channels, max(1, DEPTH // len(taps)))
-    top, left = taps[:, 2].min(), taps[:, 3].min()
-    height = (rows - 1) * step[0] + taps[:, 2].max() - top + 1
-    width = (grid[1] - 1) * step[1] + taps[:, 3].max() - left + 1
-    return group, rows, ceil_div(channels, ceil_div(channels, block)), top, left, height, width
+    top, left, bottom, right = taps[0, 2], taps[0, 3], taps[0, 2], taps[0, 3]
+    for t in range(len(taps)):
+        top, bottom = min(top, taps[t, 2]), max(bottom, taps[t, 2])
+        left, right = min(left, taps[t, 3]), max(right, taps[t, 3])
+    height = (rows - 1) * step[0] + bottom - top + 1
+    width = (grid[1] - 1) * step[1] + right - left + 1
+    return together, rows, ceil_div(channels, ceil_div(channels, block)), top, left, height, width
 
 
 @device
@@ -109,11 +137,11 @@ def tap_offsets(block, phases, taps, top, left, plane, width):
 
 
 @device
-def pixel_offsets(group, rows, columns, height, width, step):
+def pixel_offsets(images, rows, columns, height, width, step):
     """v: where each pixel of a task lies in the staged images; padded to whole tiles."""
-    v = np.zeros(ceil_div(group * rows * columns, GR) * GR, np.int64)
+    v = np.zeros(ceil_div(images * rows * columns, GR) * GR, np.int64)
     p = 0
-    for n in range(group):
+    for n in range(images):
         for y in range(rows):
             for x in range(columns):
                 v[p] = (n * height + y * step[0]) * width + x * step[1]
@@ -122,21 +150,20 @@ def pixel_offsets(group, rows, columns, height, width, step):
 
 
 @device
-def stage(x, n0, images, c0, channels, top, left, group, height, width, staged):
+def stage(x, n0, images, c0, channels, top, left, together, height, width, staged):
     """staged[c, n, i, j] = x[n0 + n, c0 + c, top + i, left + j], rows outside the image 0.
 
     The columns outside are left as they are: 0 from the start.
     """
-    H, W = x.shape[2:]
+    C, H, W = x.shape[1:]
     first, last = max(0, -left), min(width, W - left)
     for c in range(channels):
         for n in range(images):
-            to = (c * group + n) * height * width
+            to = (c * together + n) * height * width
             for i in range(top, top + height):
-                if 0 <= i < H:
-                    source = x[n0 + n, c0 + c, i]
-                    for j in range(first, last):
-                        staged[to + j] = source[left + j]
+                if 0 <= i < H and first < last:
+                    source = (((n0 + n) * C + c0 + c) * H + i) * W + left
+                    copy_run(x, source + first, staged, to + first, last - first)
                 else:
                     for j in range(first, last):
                         staged[to + j] = np.float32(0)
@@ -144,93 +171,123 @@ def stage(x, n0, images, c0, channels, top, left, group, height, width, staged):
 
 
 @device
-def unpack(sums, images, rows, columns, y, n0, row0, column0, stride):
-    """y[n0 + n, o, row0 + stride·i, column0 + stride·j] = sums[o's block, pixel (n, i, j), o], sums as the tiles left it."""
-    O, H, W = y.shape[1:]
-    lines, flat = sums.reshape(-1), y.reshape(-1)
+def unpack(sums, images, rows, columns, planes, y, n0, o0, outputs, row0, column0, stride):
+    """y[n0 + n, o0 + o, row0 + stride·i, column0 + stride·j] = sums[o's block, pixel (n, i, j), o], as the tiles left it."""
+    F, H, W = y.shape[1:]
+    lines, flat, pixels = sums.ravel(), y.ravel(), rows * columns
     for n in range(images):
-        for o in range(0, O, NR):
-            source = (o // NR * sums.shape[1] + n * rows * columns) * NR
-            target = (((n0 + n) * O + o) * H + row0) * W + column0
-            outputs = min(NR, O - o)
-            if stride[0] == 1 and stride[1] == 1 and columns == W:
-                transpose(lines, source, NR, rows * columns, outputs, flat, target, H * W)
+        for o in range(0, outputs, NR):
+            here = min(NR, outputs - o)
+            source = (o // NR * sums.shape[1] + n * pixels) * NR
+            target = (((n0 + n) * F + o0 + o) * H + row0) * W + column0
+            if stride[0] == 1 and stride[1] == 1:
+                transpose(lines, source, NR, pixels, here, flat, target, H * W)
             else:
-                for j in range(outputs):
+                transpose(lines, source, NR, pixels, here, planes, 0, pixels)
+                for j in range(here):
                     for i in range(rows):
+                        line, to = j * pixels + i * columns, target + (j * H + i * stride[0]) * W
                         for k in range(columns):
-                            flat[target + (j * H + i * stride[0]) * W + k * stride[1]] = \
-                                lines[source + (i * columns + k) * NR + j]
+                            flat[to + k * stride[1]] = planes[line + k]
 
 
 @device
-def correlate(x, panels, phases, taps, step, y, stride, chunk):
+def correlate(x, panels, phases, taps, step, y, stride, groups, chunk):
     """y[n, o, f + stride·m] = Σ_{c,t} x[n, c, step·m + tap_t] w[c, o, t] over the taps t of phase f, for one chunk of tasks."""
-    B, C = x.shape[:2]
-    O, H, W = y.shape[1:]
+    B, C, F = x.shape[0], x.shape[1] // groups, y.shape[1] // groups
+    H, W = y.shape[2:]
     grid = ceil_div(H, stride[0]), ceil_div(W, stride[1])
-    group, rows, block, top, left, height, width = plan(B, C, grid, step, taps)
-    bands = ceil_div(grid[0], rows)
-    tasks = ceil_div(B, group) * bands
+    together, rows, block, top, left, height, width = plan(B, C, grid, step, taps)
+    bands, blocks = ceil_div(grid[0], rows), ceil_div(F, NR)
+    tasks = ceil_div(B, together) * bands
     first, last = tasks * chunk // CHUNKS, tasks * (chunk + 1) // CHUNKS
     if first == last:
         return
-    blocks = ceil_div(O, NR)
-    u = tap_offsets(block, phases, taps, top, left, group * height * width, width)
-    staged = np.zeros(block * group * height * width, np.float32)
-    sums = np.empty((len(phases), blocks, ceil_div(group * rows * grid[1], GR) * GR, NR), np.float32)
-    for task in range(first, last):
-        n0, row0 = task // bands * group, task % bands * rows
-        images = min(group, B - n0)
+    staged = np.zeros(block * together * height * width, np.float32)
+    sums = np.empty((len(phases), blocks, ceil_div(together * rows * grid[1], GR) * GR, NR), np.float32)
+    planes = np.empty(sums.shape[2] * NR, np.float32)
+    for work in range(first * groups, last * groups):
+        task, group = work // groups, work % groups
+        n0, row0 = task // bands * together, task % bands * rows
+        images = min(together, B - n0)
         for c in range(0, C, block):
             channels = min(block, C - c)
-            if channels < block:
-                u = tap_offsets(channels, phases, taps, top, left, group * height * width, width)
-            stage(x, n0, images, c, channels, row0 * step[0] + top, left, group, height, width, staged)
+            u = tap_offsets(channels, phases, taps, top, left, together * height * width, width)
+            stage(x, n0, images, group * C + c, channels, row0 * step[0] + top, left, together, height, width, staged)
             for f in range(len(phases)):
                 here = min(rows, ceil_div(H - phases[f, 0], stride[0]) - row0)
                 columns = ceil_div(W - phases[f, 1], stride[1])
-                T = phases[f, 3] - phases[f, 2]
                 v = pixel_offsets(images, here, columns, height, width, step)
+                T = phases[f, 3] - phases[f, 2]
                 uf = u[channels * phases[f, 2]:]
                 for o in range(blocks):
-                    b0 = (blocks * phases[f, 2] * C + (o * C + c) * T) * NR
+                    b0 = (blocks * C * (group * len(taps) + phases[f, 2]) + (o * C + c) * T) * NR
                     for p in range(0, images * here * columns, GR):
                         c0 = ((f * blocks + o) * sums.shape[2] + p) * NR
-                        if O - o * NR > VL:
+                        if F - o * NR > VL:
                             gather_tile(staged, uf, v, p, panels, b0, channels * T, sums, c0, NR, c > 0)
                         else:
                             narrow_gather_tile(staged, uf, v, p, panels, b0, channels * T, sums, c0, NR, c > 0)
                 if c + channels == C:
-                    unpack(sums[f], images, here, columns, y, n0, phases[f, 0] + row0 * stride[0], phases[f, 1], stride)
+                    unpack(sums[f], images, here, columns, planes, y, n0, group * F, F,
+                           phases[f, 0] + row0 * stride[0], phases[f, 1], stride)
 
 
 @device
-def correlate_weights(x, g, phases, taps, step, c, tasks, sums):
-    """sums[t, o] += Σ_m x[n, c + t, step·m + tap_t] g[n, o, m] for the block of channels at c and a range of tasks."""
-    B, C = x.shape[:2]
-    O, H, W = g.shape[1:]
-    group, rows, block, top, left, height, width = plan(B, C, (H, W), step, taps)
-    bands, blocks = ceil_div(H, rows), ceil_div(O, NR)
-    u = tap_offsets(block, phases, taps, top, left, group * height * width, width)
-    v = pixel_offsets(group, rows, W, height, width, step)
-    staged = np.zeros(block * group * height * width, np.float32)
-    upstream = np.zeros(blocks * len(v) * NR, np.float32)
-    flat = g.reshape(-1)
+def empty_parts(x, g, step, taps, groups):
+    """Zeros for the partial sums of `correlate_weights`: (parts, blocks of channels, their taps, outputs)."""
+    B, C, F = x.shape[0], x.shape[1] // groups, g.shape[1] // groups
+    together, rows, block, _, _, _, _ = plan(B, C, g.shape[2:], step, taps)
+    tasks = ceil_div(B, together) * ceil_div(g.shape[2], rows)
+    outputs = ceil_div(F, NR) * NR
+    parts = min(PARTS, tasks, max(1, PART_SIZE // (groups * C * len(taps) * outputs)))
+    return np.zeros((parts, groups * ceil_div(C, block), ceil_div(block * len(taps), GR) * GR, outputs), np.float32)
+
+
+@device
+def correlate_weights(x, g, phases, taps, step, groups, parts, i):
+    """parts[part, block, (c, t), o] += Σ_m x[n, c, step·m + tap_t] g[n, o, m] over a share of the tasks, where i numbers
+    the pairs (block, part)."""
+    B, C, F = x.shape[0], x.shape[1] // groups, g.shape[1] // groups
+    H, W = g.shape[2:]
+    together, rows, block, top, left, height, width = plan(B, C, (H, W), step, taps)
+    share, part = i // parts.shape[0], i % parts.shape[0]
+    group, c = share // ceil_div(C, block), share % ceil_div(C, block) * block
     channels = min(block, C - c)
-    for task in range(tasks[0], tasks[1]):
-        n0, row0 = task // bands * group, task % bands * rows
-        images, here = min(group, B - n0), min(rows, H - row0)
-        stage(x, n0, images, c, channels, row0 * step[0] + top, left, group, height, width, staged)
+    sums, ldc = parts[part, share], parts.shape[3]
+    u = tap_offsets(channels, phases, taps, top, left, together * height * width, width)
+    v = pixel_offsets(together, rows, W, height, width, step)
+    staged = np.zeros(block * together * height * width, np.float32)
+    upstream = np.zeros(ceil_div(F, NR) * len(v) * NR, np.float32)
+    flat = g.ravel()
+    bands = ceil_div(H, rows)
+    tasks = ceil_div(B, together) * bands
+    for task in range(tasks * part // parts.shape[0], tasks * (part + 1) // parts.shape[0]):
+        n0, row0 = task // bands * together, task % bands * rows
+        images, here = min(together, B - n0), min(rows, H - row0)
+        stage(x, n0, images, group * C + c, channels, row0 * step[0] + top, left, together, height, width, staged)
         for n in range(images):
-            for o in range(0, O, NR):
-                transpose(flat, (((n0 + n) * O + o) * H + row0) * W, H * W, min(NR, O - o), here * W,
+            for o in range(0, F, NR):
+                transpose(flat, (((n0 + n) * g.shape[1] + group * F + o) * H + row0) * W, H * W, min(NR, F - o), here * W,
                           upstream, (o // NR * len(v) + n * here * W) * NR, NR)
         depth = images * here * W
-        for o in range(blocks):
+        for o in range(0, F, NR):
             for t in range(0, channels * len(taps), GR):
-                b0, c0 = o * len(v) * NR, t * sums.shape[1] + o * NR
-                if O - o * NR > VL:
-                    gather_tile(staged, v, u, t, upstream, b0, depth, sums, c0, sums.shape[1], True)
+                if F - o > VL:
+                    gather_tile(staged, v, u, t, upstream, o * len(v), depth, sums, t * ldc + o, ldc, True)
                 else:
-                    narrow_gather_tile(staged, v, u, t, upstream, b0, depth, sums, c0, sums.shape[1], True)
+                    narrow_gather_tile(staged, v, u, t, upstream, o * len(v), depth, sums, t * ldc + o, ldc, True)
+
+
+@device
+def add_parts(parts, dw, groups, o):
+    """dw[o, c, ky, kx] = Σ over parts of parts[part, c's block, (c, ky, kx), o]."""
+    C, kh, kw = dw.shape[1:]
+    blocks, F = parts.shape[1] // groups, dw.shape[0] // groups
+    block = ceil_div(C, blocks)
+    for c in range(C):
+        for t in range(kh * kw):
+            total = np.float32(0)
+            for part in range(parts.shape[0]):
+                total += parts[part, o // F * blocks + c // block, c % block * kh * kw + t, o % F]
+            dw[o, c, t // kw, t % kw] = total

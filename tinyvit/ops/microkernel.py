@@ -167,6 +167,27 @@ def narrow_gather_tile():
 
 
 @lazy_device
+def copy_run():
+    """target[t0 + i] = source[s0 + i] for i < count: memcpy, which beats a loop of numba's on short runs."""
+    from numba import types
+    from numba.core import cgutils
+    from numba.extending import intrinsic
+
+    n = types.intp
+
+    @intrinsic
+    def copy_run(typingctx, source, s0, target, t0, count):
+        def codegen(context, builder, signature, args):
+            at = _Pointers(context, builder, signature, args)
+            cgutils.raw_memcpy(builder, at.data(2, args[3]), at.data(0, args[1]), args[4], 4)
+            return context.get_dummy_value()
+
+        return types.void(source, n, target, n, n), codegen
+
+    return copy_run
+
+
+@lazy_device
 def transpose_block():
     """target[t0 + j·ldt + i] = source[s0 + i·lds + j] for i, j < VL: a square goes through the registers, no gathers."""
     from numba import types

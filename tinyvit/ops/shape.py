@@ -249,8 +249,11 @@ class GetItem(Op):
 
 
 def _plain_index(index):
+    """The index with arrays in it copied, because backward needs it as it is now."""
     if isinstance(index, Tensor):
-        return index._data
+        return index._data.copy()
+    if isinstance(index, np.ndarray):
+        return index.copy()
     if isinstance(index, tuple):
         return tuple(_plain_index(i) for i in index)
     return np.asarray(index, dtype=int if len(index) == 0 else None) if isinstance(index, list) else index

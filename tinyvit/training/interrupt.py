@@ -1,0 +1,59 @@
+"""Stopping politely: Ctrl-C or SIGTERM ends the step in progress, not the process, so that a checkpoint is written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by Ctrl-C or SIGTERM. `checkpoint` is where it was saved, or None where it was not."""
+
+    def __init__(self, message: str, checkpoint: Path | None = None):
+        super().__init__(message)
+        self.checkpoint = checkpoint
+
+
+class Stop:
+    """Whether somebody asked to stop. A second Ctrl-C does not wait; neither does the first inside `at_once()`."""
+
+    def __init__(self):
+        self.requested = False
+        self._at_once = False
+
+    def handle(self, number: int, frame) -> None:
+        if self.requested or self._at_once:
+            self.requested = True
+            raise KeyboardInterrupt
+        self.requested = True
+        os.write(2, b"\nstopping after this step ...\n")  # print() is not safe inside a signal handler
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside this block a stop raises KeyboardInterrupt: for work that can be thrown away, such as evaluation."""
+        if self.requested:
+            raise KeyboardInterrupt
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+
+@contextlib.contextmanager
+def catching_stop() -> Iterator[Stop]:
+    """Turn SIGINT and SIGTERM into `stop.requested` for a `with` block. Does nothing outside the main thread."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, stop.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
