@@ -18,21 +18,21 @@ w = rng.standard_normal((32, 16, 3, 3), dtype=np.float32)
 
 # %% one: the definition
 def loops(x, w):
-    (B, _, H, W), (O, _, kh, kw) = x.shape, w.shape
-    y = np.empty((B, O, H - kh + 1, W - kw + 1), np.float32)
+    (B, _, H, W), (F, _, kh, kw) = x.shape, w.shape
+    y = np.empty((B, F, H - kh + 1, W - kw + 1), np.float32)
     for b in range(B):
-        for o in range(O):
+        for f in range(F):
             for i in range(y.shape[2]):
                 for j in range(y.shape[3]):
-                    y[b, o, i, j] = (w[o] * x[b, :, i : i + kh, j : j + kw]).sum()
+                    y[b, f, i, j] = (w[f] * x[b, :, i : i + kh, j : j + kw]).sum()
     return y
 
 
 # %% two: every window as a column, and a matrix product
 def product(x, w):
-    O, _, kh, kw = w.shape
+    F, _, kh, kw = w.shape
     columns = im2col(x, (kh, kw), (1, 1), (0, 0), (1, 1))  # (B, C kh kw, H' W')
-    return (w.reshape(O, -1) @ columns).reshape(len(x), O, x.shape[2] - kh + 1, -1)
+    return (w.reshape(F, -1) @ columns).reshape(len(x), F, x.shape[2] - kh + 1, -1)
 
 
 # %% three: the package's, which never builds the whole matrix
@@ -80,7 +80,8 @@ place = figure.add_axes
 show(place((0.01, 0.22, 0.22, 0.58)), image[0, 0], "image, 5 × 5\none window marked", [((0.5, 0.5), 3, 3)])
 show(place((0.245, 0.12, 0.2, 0.2)), filters.reshape(1, 9), "weights, 1 × 9", cmap="Greens")
 show(place((0.48, 0.05, 0.32, 0.8)), columns, "im2col, 9 × 9: each column a window", [((3.5, -0.5), 1, 9)])
-show(place((0.83, 0.3, 0.16, 0.42)), answer.reshape(3, 3), "weights @ im2col\nas an image, 3 × 3", [((0.5, 0.5), 1, 1)], "Purples")
+show(place((0.83, 0.3, 0.16, 0.42)), answer.reshape(3, 3), "weights @ im2col\nas an image, 3 × 3", [((0.5, 0.5), 1, 1)],
+     "Purples")
 show(place((0.27, 0.42, 0.15, 0.38)), filters[0, 0], "filter, 3 × 3", cmap="Greens")
 for start, text in ((0.455, "@"), (0.81, "=")):
     figure.text(start, 0.45, text, fontsize=22, ha="center", va="center")

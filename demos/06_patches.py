@@ -27,7 +27,7 @@ print("linear, (B, N, D):         ", linear.shape)
 conv = tv.conv2d(x, weight, bias, stride=P)
 print("conv2d, (B, D, H/P, W/P):  ", conv.shape)
 conv = conv.flatten(2).swapaxes(1, 2)
-print("largest difference:         %.0e of %.1f" % (np.abs(linear.numpy() - conv.numpy()).max(), np.abs(conv.numpy()).max()))
+print(f"largest difference:         {np.abs(linear.numpy() - conv.numpy()).max():.0e} of {np.abs(conv.numpy()).max():.1f}")
 
 # %% by hand, for one patch: row 1, column 2 of the grid of 4 × 4 is token 6
 patch = x.numpy()[0, :, P : 2 * P, 2 * P : 3 * P]

@@ -51,5 +51,6 @@ def _train(data, steps: int):
                     std=data.std, drop_last=True)
     optimizer = tv.optim.AdamW(tv.optim.param_groups(model, weight_decay=0.05), lr=2e-3)
     fit(model, loader, optimizer, loss=classification(label_smoothing=0.1), steps=steps, clip=1.0,
-        schedule=tv.optim.warmup_linear(steps, steps // 10), checkpoint=OUT / f"vit-{data.name}-{steps}.safetensors", resume=True)
+        schedule=tv.optim.warmup_linear(steps, steps // 10), resume=True,
+        checkpoint=OUT / f"vit-{data.name}-{steps}.safetensors")
     return model

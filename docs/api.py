@@ -27,7 +27,8 @@ def table() -> str:
     for module in sorted(files):
         path = module.replace(".", "/") + ".py"
         what = inspect.getdoc(sys.modules[module]).split("\n\n")[0].replace("\n", " ")
-        lines += [f"## {module.rpartition('.')[2]}", "", f"[{path}](../{path}): {what}", "", "| op | what it computes |", "| --- | --- |"]
+        lines += [f"## {module.rpartition('.')[2]}", "", f"[{path}](../{path}): {what}", "", "| op | what it computes |",
+                  "| --- | --- |"]
         for name, function in sorted(files[module], key=lambda pair: inspect.getsourcelines(pair[1])[1]):
             dot = "." if hasattr(tv.Tensor, name) else ""
             first = inspect.getdoc(function).split("\n\n")[0].replace("\n", " ").replace("|", "\\|")

@@ -1,4 +1,7 @@
-"""Make the figures of the documentation: `python docs/figures.py`. Some minutes: two of them show a ViT that is trained for them."""
+"""Make the figures of the documentation: `python docs/figures.py`. Two show a ViT that is trained for them, some minutes.
+
+Arguments are passed on to the demos that train it, such as `--checkpoint runs/demo/vit.safetensors`.
+"""
 
 from __future__ import annotations
 

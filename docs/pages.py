@@ -4,8 +4,8 @@
     python docs/pages.py --write PAGE ...    put what the code prints into the pages
 
 A ```python block is run; all blocks of a page share one namespace and an empty working folder. A ```text block right
-after it is what it prints, where `...` stands for anything, and a number below 1e-6 for any other. A ```python block after `<!-- from FILE -->` is a quotation:
-it is not run, and it must be in that file, word for word.
+after it is what it prints; there `...` stands for anything, and a number below 1e-6, which is rounding, for any other.
+A ```python block after `<!-- from FILE -->` is a quotation: it is not run, and must be in that file, word for word.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,14 +14,17 @@ from matplotlib.image import imread
 
 from tinyvit import demo
 from tinyvit.data import DataError, Dataset, shapes
-from tinyvit.training import Progress, load_checkpoint
+from tinyvit.training import History, Progress, load_checkpoint
+from tinyvit.training.budget import Cost
+from tinyvit.training.contestant import Contestant
+from tinyvit.training.recipes import RESNET20, VIT, recipes
 
 
 @pytest.fixture(scope="module")
 def tiny_data():
     """Few images, so that an epoch takes a moment."""
-    images, labels, _ = shapes.generate(400, 0)
-    test_images, test_labels, _ = shapes.generate(60, 1)
+    images, labels, _ = shapes.generate(160, 0)
+    test_images, test_labels, _ = shapes.generate(40, 1)
     return Dataset("shapes", images, labels, test_images, test_labels, shapes.CLASSES, official=True, note="few shapes")
 
 
@@ -28,6 +32,7 @@ def tiny_data():
 def run(tiny_data, monkeypatch, tmp_path, capsys):
     """Run the command in this process on the tiny data; returns (exit code, out lines, err lines)."""
     monkeypatch.setattr(demo, "load", lambda name: tiny_data)
+    monkeypatch.setattr(demo, "recipes", lambda *args: {k: replace(r, batch=32) for k, r in recipes(*args).items()})
 
     def run(*arguments, out=tmp_path / "out"):
         code = demo.main([*map(str, arguments), "--out", str(out)])
@@ -49,12 +54,12 @@ def timeless(found):
 
 def test_files_and_schema(run):
     code, out, err = run("--epochs", 1.5, "--seed", 3)
-    assert code == 0 and not err and max(map(len, out)) <= 80
+    assert code == 0 and not err and out[-1] == str(run.out) and max(map(len, out[:-1])) <= 80
     assert {p.name for p in run.out.iterdir()} == {"vit_accuracy_comparison.png", "vit_training_curves.png", "results.json",
                                                    "vit.safetensors", "resnet.safetensors"}
     found = results(run)
     assert set(found) == {"data", "models", "environment", "seed", "command"}
-    assert found["data"] == {"name": "shapes", "official": False, "train": 334, "val": 66, "test": 60}
+    assert found["data"] == {"name": "shapes", "official": False, "train": 134, "val": 26, "test": 40}
     assert found["seed"] == 3 and found["command"].startswith("python -m tinyvit.demo --epochs 1.5 --seed 3")
     assert [m["name"] for m in found["models"]] == ["vit", "resnet"]
     for m in found["models"]:
@@ -72,9 +77,9 @@ def test_files_and_schema(run):
 
 
 def test_same_seed_same_history_and_stopping_leaves_no_trace(run, monkeypatch):
-    assert run("--epochs", 2, "--subset", 300, "--models", "vit,resnet")[0] == 0
+    assert run("--epochs", 2, "--subset", 100, "--models", "vit,resnet")[0] == 0
     straight = results(run)
-    assert run("--epochs", 2, "--subset", 300, "--models", "resnet,vit")[0] == 0
+    assert run("--epochs", 2, "--subset", 100, "--models", "resnet,vit")[0] == 0
     other_order = results(run)
     assert timeless(straight) == timeless(other_order)[::-1]
 
@@ -87,31 +92,50 @@ def test_same_seed_same_history_and_stopping_leaves_no_trace(run, monkeypatch):
         old(self, progress)
 
     monkeypatch.setattr(Progress, "on_step", stop)
-    arguments = ("--epochs", 2, "--subset", 300)
+    arguments = ("--epochs", 2, "--subset", 100)
     (run.out / "results.json").unlink()
     for extra in ([], ["--resume"]):
         code, _, err = run(*arguments, *extra)
         assert code == 1 and not (run.out / "results.json").exists()
-        assert err[-1].startswith("continue with: python -m tinyvit.demo --epochs 2 --subset 300") and "--resume" in err[-1]
+        assert err[-1].startswith("continue with: python -m tinyvit.demo --epochs 2 --subset 100") and "--resume" in err[-1]
     code, out, _ = run(*arguments, "--resume")
     assert code == 0 and any(line.startswith("resuming") for line in out)
     assert timeless(results(run)) == timeless(straight)
 
 
-def test_minutes_are_kept(run):
-    code, out, err = run("--minutes", 0.4, "--models", "vit")
-    assert code == 0 and not err
-    found = results(run)["models"][0]
-    assert found["seconds"] < 0.4 * 60 * 1.05 and any(line.startswith("plan") for line in out)
-    state = load_checkpoint(run.out / "vit.safetensors")
-    assert state["step"] == state["steps"]
+def test_minutes_are_divided(run, monkeypatch):
+    """With costs that are made up: all of the time is given out, and no more, whatever was used on the way."""
+    asked, clock = {}, [100.0]
+
+    def train(contestant, steps, *, hooks, **options):
+        asked[contestant.name] = steps, hooks[0].seconds
+        contestant.history = History([{"epoch": 2, "train_loss": 1.0, "val_accuracy": 0.5, "images_per_second": 9.0,
+                                       "seconds": 1.0}])
+        clock[0] += 0.9 * hooks[0].seconds
+
+    monkeypatch.setattr(demo.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(Contestant, "warm_up", lambda self, timed: Cost(0.5, 50, 2.0, 10.0))
+    monkeypatch.setattr(Contestant, "train", train)
+    code, out, err = run("--minutes", 10)
+    assert code == 0 and not err and sum(line.startswith("plan") for line in out) == 2
+    left = 600 - demo.WRITING - 20  # without writing and two tests
+    part = left * VIT.share / (VIT.share + RESNET20.share)
+    assert asked["vit"][1] == pytest.approx(part)
+    assert asked["resnet"][1] == pytest.approx(left - 0.9 * part + 10)  # (the made-up ViT took no time for its test)
+    for steps, seconds in asked.values():
+        assert 0.9 * seconds < Cost(0.5, 50, 2.0).seconds(steps) <= demo.PLANNED * seconds
+
+
+def test_a_time_that_is_too_short_is_said(run):
+    code, out, _ = run("--minutes", 0.001, "--models", "resnet")
+    assert code == 0 and any("too short" in line for line in out)
 
 
 def test_tune_holds_out_others_and_looks_at_no_test(run):
     code, out, _ = run("--epochs", 0.5, "--models", "resnet", "--tune")
     found = results(run)
-    assert code == 0 and found["data"]["test"] == 0 and found["data"]["train"] == 268
-    assert found["models"][0]["test_accuracy"] is None and out[-3].rstrip().endswith("-")
+    assert code == 0 and found["data"]["test"] == 0 and found["data"]["train"] == 108
+    assert found["models"][0]["test_accuracy"] is None and out[-4].rstrip().endswith("-")
 
 
 def test_resume_with_other_arguments_or_a_damaged_file(run):
@@ -177,8 +201,6 @@ def test_debug_shows_the_traceback(run, monkeypatch):
 
 
 def test_presets():
-    from tinyvit.training.recipes import recipes
-
     assert recipes("quick", 3.0)["vit"].model != recipes("quick", 5.0)["vit"].model == recipes("chapter", None)["vit"].model
     assert recipes("chapter", None)["resnet"].model == "resnet18" and demo.parse(["--preset", "chapter"]).epochs == 3
     assert demo.parse([]).minutes == 3 and demo.parse(["--preset", "best"]).minutes > 10

@@ -26,8 +26,8 @@ def load(name):
 def check(page):
     """`docs/pages.py` in a process of its own: a page may define ops and kernels, and switch the backend."""
     setting = {"PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg", "TINYVIT_BACKEND": "numpy", "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run([sys.executable, str(DOCS / "pages.py"), str(page)], env={**os.environ, **setting}, capture_output=True,
-                          encoding="utf-8", timeout=300, check=False)
+    return subprocess.run([sys.executable, str(DOCS / "pages.py"), str(page)], env={**os.environ, **setting},
+                          capture_output=True, encoding="utf-8", timeout=300, check=False)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *LESSONS], ids=lambda page: page.stem)
@@ -57,8 +57,8 @@ def test_a_wrong_page_is_caught(tmp_path, text, complaint):
 
 def test_a_right_page_passes(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("```python\nx = 1\nprint(x, 1e-9)\n```\n\n```text\n1 3.5e-11\n```\n\n```python\nprint(x + 1, 'seconds')\n```\n"
-                    "```text\n... seconds\n```\n", encoding="utf-8")
+    page.write_text("```python\nx = 1\nprint(x, 1e-9)\n```\n\n```text\n1 3.5e-11\n```\n\n"
+                    "```python\nprint(x + 1, 'seconds')\n```\n```text\n... seconds\n```\n", encoding="utf-8")
     assert check(page).returncode == 0
 
 

@@ -29,6 +29,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -155,6 +156,8 @@ class Kernel:
     def compiled(self, *args):
         """The numba version, whatever `when` says; compiles at the first call."""
         if self._compiled is None:
+            if self.source is None:
+                raise BackendError(f"{self.name} has no numba version: it runs as its reference")
             self._compiled = _compile(self.source, parallel=not self.serial, fastmath=self.fastmath)
         if self.flat:
             shape = args[0].shape
@@ -211,7 +214,7 @@ class Device:
         return self.source(*args)
 
 
-def device(source: Callable | None = None, **options):
+def device(source: Callable | None = None, **options: Any):
     """Declare a function for use inside numba kernels; `options` are numba.njit's (inline="always", fastmath=...)."""
     return Device(source, **options) if source is not None else (lambda f: Device(f, **options))
 
@@ -234,7 +237,8 @@ def _compile(source: Callable, parallel: bool, **options) -> Callable:
     plain = types.FunctionType(source.__code__, {**source.__globals__, **swapped}, source.__name__,
                                source.__defaults__, source.__closure__)
     plain.__module__, plain.__qualname__ = source.__module__, source.__qualname__
-    folder = _cache_folder()
+    in_a_file = os.path.isfile(source.__code__.co_filename)  # numba cannot cache what a notebook or exec() defines
+    folder = _cache_folder() if in_a_file else None
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(folder or "")
     try:
@@ -257,7 +261,7 @@ def _load_numba() -> types.ModuleType:
         import numba
 
         if "NUMBA_THREADING_LAYER" not in os.environ:
-            numba.config.THREADING_LAYER = "workqueue"
+            numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
         _keep_freed_memory()
         _numba = numba
     return _numba

@@ -110,7 +110,7 @@ def compare(name: str, train: bool, steps: int, sgemm: float, with_torch: bool) 
     """Time both sides in turns after two warm-up steps each."""
     ours, gflop = our_step(name, train)
     theirs = torch_steps(name, train) if with_torch else []
-    sides = [ours, *theirs]
+    sides: list[Callable] = [ours, *theirs]
     seconds: list[list[float]] = [[] for _ in sides]
     for round_ in range(steps + 2):
         for side, record in zip(sides, seconds):

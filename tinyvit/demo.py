@@ -283,7 +283,7 @@ def _write(models: list[dict[str, Any]], options: argparse.Namespace, images: Im
     plots.training_curves(results, out / "vit_training_curves.png")
     write_json(out / "results.json", results)
     _print_table(models)
-    print(f"\nfigures and results.json are in {out}; all in {(time.perf_counter() - options.started) / 60:.1f} minutes")
+    print(f"\ndone in {(time.perf_counter() - options.started) / 60:.1f} minutes; figures and results.json are in\n{out}")
 
 
 def _environment() -> dict[str, Any]:

@@ -25,7 +25,7 @@ def _pair(name, dtype):
     state |= {k: np.abs(v) + 0.5 for k, v in state.items() if k.endswith("running_var")}
     ours.load_state_dict(state)
     theirs.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
-    return ours, theirs, rng.standard_normal((8, 3, size, size)).astype(dtype), rng.integers(0, 10, 8)
+    return ours, theirs, rng.standard_normal((4, 3, size, size)).astype(dtype), rng.integers(0, 10, 4)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -67,7 +67,8 @@ def test_col2im_is_the_adjoint_of_im2col(rng, stride, padding, dilation, groups)
 # fewer pixels than a tile has rows, phases without a tap, images narrower than the padding.
 SEAMS = [(2, 3, 5, 7, NR + 1, (3, 3), 1, 1), (1, 2, 40, 33, VL, (3, 3), 1, 1), (21, 5, 4, 4, VL + 1, (3, 3), 1, 1),
          (3, 70, 9, 9, 40, (3, 3), 2, 1), (2, 33, 18, 5, 2 * NR, (1, 1), 2, 0), (2, 3, 8, 8, 4, (4, 4), 4, 0),
-         (2, 3, 7, 7, 4, (2, 2), 3, 0), (1, 1, 1, 1, 1, (1, 1), 1, 0), (1, 2, 3, 300, 3, (3, 3), 1, 1), (GR, 1, 1, 1, 2, (3, 3), 1, 3)]
+         (2, 3, 7, 7, 4, (2, 2), 3, 0), (1, 1, 1, 1, 1, (1, 1), 1, 0), (1, 2, 3, 300, 3, (3, 3), 1, 1),
+         (GR, 1, 1, 1, 2, (3, 3), 1, 3)]
 
 
 @pytest.mark.parametrize(("B", "C", "H", "W", "F", "size", "stride", "padding"), SEAMS)

@@ -23,6 +23,13 @@ from tinyvit.training import (
 PER_EPOCH = 4
 
 
+@pytest.fixture(autouse=True)
+def references():
+    """The loop does not care what computes, and references need no compiling; the demo's tests use the kernels."""
+    with tv.using("numpy"):
+        yield
+
+
 class Tiny(nn.Module):
     """Enough for a test: dropout, so that a generator matters, and batch norm, so that buffers do."""
 

@@ -93,8 +93,9 @@ def _flat_mask(mask, shape):
         return xp.zeros((1, 1, 1), np.float32), xp.zeros(shape[:-2], np.int64)
     mask = mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape)
     lead = mask.shape[:-2]
-    which = xp.broadcast_to(xp.arange(math.prod(lead)).reshape(lead), shape[:-2])
-    return xp.broadcast_to(mask, (*lead, *shape[-2:])).reshape(-1, *shape[-2:]), which
+    which = xp.array(xp.broadcast_to(xp.arange(math.prod(lead)).reshape(lead), shape[:-2]))
+    # Copies, as broadcast arrays are read-only: for numba that is another type, and another long compilation.
+    return xp.array(xp.broadcast_to(mask, (*lead, *shape[-2:]))).reshape(-1, *shape[-2:]), which
 
 
 class Attention(Op):
@@ -104,7 +105,7 @@ class Attention(Op):
     """
 
     def forward(self, q, k, v, mask):
-        *lead, N, d = q.shape
+        *lead, N, _ = q.shape
         M, heads = k.shape[-2], math.prod(lead)
         self.scores = (*lead, N, M)
         if 0 in (heads, N, M):
@@ -160,15 +161,16 @@ def _checked_mask(mask, scores: tuple[int, ...], dtype, name: str):
     mask = mask if isinstance(mask, Tensor) else Tensor(xp.asarray(mask))
     padded = (1,) * (len(scores) - mask.ndim) + mask.shape
     wrong = [a - len(scores) for a, (m, s) in enumerate(zip(padded, scores)) if m not in (1, s)]
-    if mask.ndim > len(scores) or wrong:
-        where = f"axis {wrong[-1]} has {padded[wrong[-1]]} for {scores[wrong[-1]]}" if wrong else f"{mask.ndim} axes are too many"
-        raise ValueError(f"{name} cannot apply a mask of shape {mask.shape} to scores of shape {scores}, (..., queries, keys): {where}; "
-                         f"every axis must be equal or 1")
+    extra = mask.ndim > len(scores)
+    if extra or wrong:
+        where = "too many axes" if extra else f"axis {wrong[-1]} has {padded[wrong[-1]]} for {scores[wrong[-1]]}"
+        raise ValueError(f"{name} cannot apply a mask of shape {mask.shape} to scores of shape {scores}, (..., queries, "
+                         f"keys): {where}; every axis must be equal or 1")
     if mask.dtype == bool:
         return Tensor(xp.where(mask._data, 0, -np.inf).astype(dtype))
     if mask.dtype.kind != "f":
-        raise TypeError(f"{name} takes a mask of bool (True: may attend) or of floats (added to the scores), got {mask.dtype}: "
-                        f"use mask.astype(bool)")
+        raise TypeError(f"{name} takes a mask of bool (True: may attend) or of floats (added to the scores), got "
+                        f"{mask.dtype}: use mask.astype(bool)")
     return mask if mask.dtype == dtype else mask.astype(dtype)
 
 
@@ -190,8 +192,8 @@ def _checked(q: Tensor, k: Tensor, v: Tensor | None, name: str) -> None:
                          f"{v.shape[-2]} in {v.shape}")
     for label, x in (("k", k), ("v", v)):
         if x is not None and x.shape[:-2] != q.shape[:-2]:
-            raise ValueError(f"{name} needs the same leading axes everywhere: q has {q.shape[:-2]} in shape {q.shape}, {label} has "
-                             f"{x.shape[:-2]} in {x.shape}; use tv.broadcast_to")
+            raise ValueError(f"{name} needs the same leading axes everywhere: q has {q.shape[:-2]} in shape {q.shape}, "
+                             f"{label} has {x.shape[:-2]} in {x.shape}; use tv.broadcast_to")
 
 
 @public(case((2, 3, 5, 4), (2, 3, 5, 4), (2, 3, 5, 4)), case((3, 4), (7, 4), (7, 2)), case((1, 3), (1, 3), (1, 3)),
@@ -199,8 +201,8 @@ def _checked(q: Tensor, k: Tensor, v: Tensor | None, name: str) -> None:
         case((2, 3, 5, 4), (2, 3, 6, 4), (2, 3, 6, 4), (3, 5, 6)), case((2, 5, 4), (2, 5, 4), (2, 5, 4), (2, 1, 5)),
         case((2, 5, 4), (2, 5, 4), (2, 5, 4), mask=lambda rng: np.arange(25).reshape(5, 5) % 3 > 0),
         case((4, 3), (4, 3), (4, 3), mask=lambda rng: np.array([[True] * 4, [False] * 4, [False, True] * 2, [True] * 4])),
-        case((0, 5, 4), (0, 5, 4), (0, 5, 4)), case((2, 5, 4), (2, 0, 4), (2, 0, 3)), case((2, 0, 4), (2, 3, 4), (2, 3, 4), (1, 3)),
-        case((2, 3, 0), (2, 4, 0), (2, 4, 2)))
+        case((0, 5, 4), (0, 5, 4), (0, 5, 4)), case((2, 5, 4), (2, 0, 4), (2, 0, 3)),
+        case((2, 0, 4), (2, 3, 4), (2, 3, 4), (1, 3)), case((2, 3, 0), (2, 4, 0), (2, 4, 2)))
 def scaled_dot_product_attention(q, k, v, mask=None) -> Tensor:
     """softmax(q kᵀ / √d + mask) v: each of N queries gets a mean of the M values, weighted by how well their keys match.
 
@@ -227,8 +229,8 @@ def multi_head_attention(qkv, heads: int, mask=None) -> Tensor:
     """
     qkv = _floating(qkv)
     if qkv.ndim != 3 or heads < 1 or qkv.shape[-1] % (3 * heads):
-        raise ValueError(f"multi_head_attention needs qkv of shape (B, N, 3·heads·d), got {qkv.shape} with heads={heads}: the last "
-                         f"axis must be a multiple of {3 * heads}")
+        raise ValueError(f"multi_head_attention needs qkv of shape (B, N, 3·heads·d), got {qkv.shape} with heads={heads}: "
+                         f"the last axis must be a multiple of {3 * heads}")
     B, N, _ = qkv.shape
     return MultiHeadAttention.apply(qkv, _checked_mask(mask, (B, heads, N, N), qkv.dtype, "multi_head_attention"), heads=heads)
 
@@ -236,7 +238,7 @@ def multi_head_attention(qkv, heads: int, mask=None) -> Tensor:
 @public(case((2, 3, 5, 4), (2, 3, 6, 4)), case((3, 4), (7, 4), mask=lambda rng: np.arange(21).reshape(3, 7) % 3 > 0),
         case((2, 3, 4), (2, 0, 4)), case((0, 3, 4), (0, 3, 4)))
 def attention_weights(q, k, mask=None) -> Tensor:
-    """softmax(q kᵀ / √d + mask): what `scaled_dot_product_attention` weights the values with, (..., N, M), to look at.
+    """softmax(q kᵀ / √d + mask), (..., N, M): what `scaled_dot_product_attention` weights the values with, to look at.
 
     A query that may attend to nothing has weights of zero.
     """

@@ -157,7 +157,10 @@ def starts(sizes, matrix):
 
 @device
 def attend(q, k, v, sizes, mask, which, y, peak, weight, chunk, chunks):
-    """The forward pass of one share of the B·h matrices; see `attention_forward` in attention.py. sizes: (B, N, M, S, h, d, dv)."""
+    """The forward pass of one share of the B·h matrices; see `attention_forward` in attention.py.
+
+    sizes: (B, queries, keys, S, h, d, width of v) with S = 3 if q, k and v are one array, else 1.
+    """
     B, queries, keys, S, h, d, dv = sizes
     group, scale, one = group_of(queries, keys), np.float32(1 / np.sqrt(max(d, 1))), np.float32(1)
     row_q, row_v = S * h * d, S * h * dv

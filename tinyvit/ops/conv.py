@@ -146,7 +146,7 @@ class Conv2d(Op):
         x, weight = self.saved
         dx = conv2d_input_gradient(g, weight, self.shape, *self.settings) if self.needs[0] else None
         dw = conv2d_weight_gradient(g, x, weight.shape[2:], *self.settings) if self.needs[1] else None
-        return dx, dw, g.sum(axis=(0, 2, 3)) if self.needs[2] else None
+        return dx, dw, g.sum(axis=(2, 3)).sum(axis=0) if self.needs[2] else None
 
 
 # ---------------------------------------------------------------------------------------------- the function

@@ -76,7 +76,10 @@ def _multiply(a, b):
 
 
 class Matmul(Op):
-    """Y = A B;   dA = G Bᵀ, dB = Aᵀ G      A (..., n, k), B (..., k, m), Y (..., n, m); a vector is a matrix of one row (A) or column (B)"""
+    """Y = A B;   dA = G Bᵀ, dB = Aᵀ G      A (..., n, k), B (..., k, m), Y (..., n, m)
+
+    A vector is a matrix of one row (A) or one column (B).
+    """
 
     def forward(self, a, b):
         self.save(a if self.needs[1] else None, b if self.needs[0] else None)
@@ -107,8 +110,9 @@ def _why_not_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> str | None:
         return f"matmul needs vectors or matrices, got shapes {a} and {b}: use * for a number"
     inner = -1 if len(b) == 1 else -2
     if a[-1] != b[inner]:
-        mend = "transpose one of them" if len(b) > 1 and a[-1] == b[-1] else "the last axis of the first must equal that axis of the second"
-        return f"matmul cannot multiply shapes {a} and {b}: axis -1 has {a[-1]}, axis {inner} of the second has {b[inner]}; {mend}"
+        mend = "transpose the second" if len(b) > 1 and a[-1] == b[-1] else "they must be equal"
+        return (f"matmul cannot multiply shapes {a} and {b}: axis -1 of the first has {a[-1]}, axis {inner} of the second "
+                f"has {b[inner]}; {mend}")
     for axis in range(-3, -1 - min(len(a), len(b)), -1):
         if a[axis] != b[axis] and 1 not in (a[axis], b[axis]):
             return (f"matmul cannot multiply shapes {a} and {b}: on axis {axis} they have {a[axis]} and {b[axis]} matrices; "
@@ -118,12 +122,12 @@ def _why_not_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> str | None:
 
 @public(case((3, 4), (4, 5)), case((4,), (4,)), case((4,), (4, 3)), case((3, 4), (4,)), case((2, 3, 4), (4,)),
         case((4,), (2, 4, 3)), case((2, 3, 4), (4, 5)), case((2, 3, 4), (2, 4, 5)), case((5, 1, 2, 3), (4, 3, 2)),
-        case((3, 4), (2, 4, 5)), case((9, 7, 19), (9, 19, 18)), case((3, 3, 6, 17), (3, 3, 17, 33)), case((0, 4), (4, 3)), case((3, 0), (0, 2)),
-        case((2, 0, 4), (2, 4, 3)), case((0,), (0,)), case((2, 3, 0), (0, 2)))
+        case((3, 4), (2, 4, 5)), case((9, 7, 19), (9, 19, 18)), case((3, 3, 6, 17), (3, 3, 17, 33)),
+        case((0, 4), (4, 3)), case((3, 0), (0, 2)), case((2, 0, 4), (2, 4, 3)), case((0,), (0,)), case((2, 3, 0), (0, 2)))
 def matmul(a, b) -> Tensor:
-    """a @ b with NumPy's rules: the last two axes are matrices, leading axes broadcast, a vector is a row (left) or a column (right).
+    """a @ b as in NumPy: (..., n, k) @ (..., k, m) -> (..., n, m), where leading axes broadcast.
 
-    (..., n, k) @ (..., k, m) -> (..., n, m). Raises ValueError where shapes do not fit, naming the axis.
+    A vector is a row on the left and a column on the right. Raises ValueError where shapes do not fit, naming the axis.
     """
     a, b = as_tensor(a), as_tensor(b)
     problem = _why_not_matmul(a.shape, b.shape)
@@ -203,8 +207,8 @@ def linear(x, weight, bias=None) -> Tensor:
     if bias is not None:
         bias = as_tensor(bias)
         if bias.shape != weight.shape[:1]:
-            raise ValueError(f"linear needs a bias of shape {weight.shape[:1]} for weight {weight.shape}, got {bias.shape}: one number "
-                             f"per row of the weight")
+            raise ValueError(f"linear needs a bias of shape {weight.shape[:1]} for weight {weight.shape}, got {bias.shape}: "
+                             f"one number per row of the weight")
     return Linear.apply(x, weight, bias)
 
 
@@ -242,6 +246,6 @@ def embedding(indices, weight) -> Tensor:
         raise TypeError(f"embedding needs integer indices, got {indices.dtype}: use .astype(np.int64)")
     wrong = (indices < 0) | (indices >= len(weight))
     if wrong.any():
-        raise IndexError(f"embedding got index {int(indices[wrong][0])} for a weight of {len(weight)} rows: indices go from 0 to "
-                         f"{len(weight) - 1}")
+        raise IndexError(f"embedding got index {int(indices[wrong][0])} for a weight of {len(weight)} rows: indices go from "
+                         f"0 to {len(weight) - 1}")
     return Embedding.apply(weight, indices=indices)

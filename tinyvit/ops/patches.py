@@ -28,8 +28,8 @@ def patchify(x, patch: int | tuple[int, int]) -> Tensor:
     B, C, H, W = x.shape
     if H % ph or W % pw:
         axis, size, by = (2, H, ph) if H % ph else (3, W, pw)
-        raise ValueError(f"patchify got an image size the patch does not divide: {H}x{W} with patch {ph}x{pw} (axis {axis}: {size} is "
-                         f"not a multiple of {by}); resize or pad the images to {-(-H // ph) * ph}x{-(-W // pw) * pw}")
+        raise ValueError(f"patchify got an image size the patch does not divide: {H}x{W} with patch {ph}x{pw} (axis {axis}: "
+                         f"{size} is not a multiple of {by}); resize or pad to {-(-H // ph) * ph}x{-(-W // pw) * pw}")
     grid = x.reshape(B, C, H // ph, ph, W // pw, pw).transpose(0, 2, 4, 1, 3, 5)
     return grid.reshape(B, (H // ph) * (W // pw), C * ph * pw)
 
@@ -47,8 +47,8 @@ def unpatchify(tokens, patch: int | tuple[int, int], height: int, width: int) ->
     if height % ph or width % pw:
         raise ValueError(f"unpatchify got an image size the patch does not divide: {height}x{width} with patch {ph}x{pw}")
     (B, N, length), rows, columns = tokens.shape, height // ph, width // pw
-    if N != rows * columns:
-        raise ValueError(f"unpatchify needs {rows * columns} tokens ({rows}x{columns} patches of {ph}x{pw} for {height}x{width}), got {N} "
-                         f"on axis 1 of shape {tokens.shape}; drop class tokens first")
+    if rows * columns != N:
+        raise ValueError(f"unpatchify needs {rows * columns} tokens ({rows}x{columns} patches of {ph}x{pw} for "
+                         f"{height}x{width}), got {N} on axis 1 of shape {tokens.shape}; drop class tokens first")
     C = length // (ph * pw)
     return tokens.reshape(B, rows, columns, C, ph, pw).transpose(0, 3, 1, 4, 2, 5).reshape(B, C, height, width)

@@ -233,7 +233,7 @@ class GetItem(Op):
         parts = index if isinstance(index, tuple) else (index,)
         # Slices and integers read each place at most once, so that assignment will do, which is far faster.
         self.once = all(p is None or p is Ellipsis or isinstance(p, (int, slice, np.integer)) for p in parts) \
-            or (len(parts) == 1 and getattr(index, "dtype", None) == bool)
+            or (len(parts) == 1 and getattr(index, "dtype", None) == np.bool_)
         try:
             return xp.asarray(x[index])
         except IndexError as error:
