@@ -7,6 +7,7 @@
 array([2., 4., 6.], dtype=float32)
 """
 
+from . import threads  # noqa: F401, I001  (before NumPy is loaded)
 from . import models, nn, ops, optim  # noqa: F401  (ops fills the table of functions)
 from .autograd import AnomalyError, Op, detect_anomaly, enable_grad, is_grad_enabled, no_grad
 from .backend import BackendError, current, use, using

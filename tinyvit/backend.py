@@ -178,8 +178,11 @@ class Kernel:
 
     def __call__(self, *args):
         if _current == "numba" and self.source is not None and self.fits(*args):
+            if _forked:
+                _warn_of_fork()
+                return self.reference(*args)
             if not self.mutates:
-                args = tuple(np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in args)
+                args = tuple(_ready(a) if isinstance(a, np.ndarray) else a for a in args)
             fast = self.when is None or self.when(*args)
             if _recorders:
                 for record in _recorders:
@@ -190,6 +193,11 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}: {'reference and numba' if self.source else 'reference'}>"
+
+
+def _ready(a: np.ndarray) -> np.ndarray:
+    """Contiguous and writable: numba takes a read-only array for another type, and would compile the kernel once more."""
+    return np.ascontiguousarray(a) if a.flags.writeable else np.array(a, order="C")
 
 
 def kernel(reference: Callable) -> Kernel:
@@ -244,7 +252,9 @@ def _compile(source: Callable, parallel: bool, **options) -> Callable:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", numba.NumbaPerformanceWarning)
-            compiled = numba.njit(parallel=parallel, cache=folder is not None, nogil=True, **options)(plain)
+            # NumPy's error model: x / 0 is inf, where Python's would put a check into every division and stop vectorisation.
+            compiled = numba.njit(**{"error_model": "numpy", **options}, parallel=parallel, cache=folder is not None,
+                                  nogil=True)(plain)
     finally:
         numba.config.CACHE_DIR = before
     return compiled
@@ -255,13 +265,13 @@ _folder: list[Path | None] = []
 
 
 def _load_numba() -> types.ModuleType:
-    """numba, set up: workqueue threads (safe after fork; we take a lock, so also safe from several threads)."""
+    """numba, set up: OpenMP's threads where there is OpenMP, since they wake up sooner than numba's own."""
     global _numba
     if _numba is None:
         import numba
 
-        if "NUMBA_THREADING_LAYER" not in os.environ:
-            numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]
+        if "NUMBA_THREADING_LAYER_PRIORITY" not in os.environ:
+            numba.config.THREADING_LAYER_PRIORITY = ["omp", "workqueue", "tbb"]  # type: ignore[attr-defined]
         _keep_freed_memory()
         _numba = numba
     return _numba
@@ -294,9 +304,9 @@ def _cache_folder() -> Path | None:
 
         root = Path(os.environ.get("TINYVIT_CACHE") or platformdirs.user_cache_dir("tinyvit"))
         digest = hashlib.sha256()
-        for file in sorted(Path(__file__).parent.glob("**/*.py")):
-            if file.parent.name in ("tinyvit", "ops", "optim"):
-                digest.update(file.read_bytes())
+        package = Path(__file__).parent
+        for file in (package / "backend.py", *sorted(package.glob("ops/*.py")), *sorted(package.glob("optim/*.py"))):
+            digest.update(file.read_bytes())
         folder = root / "kernels" / digest.hexdigest()[:16]
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -315,13 +325,23 @@ def _cache_folder() -> Path | None:
 _one_at_a_time = threading.RLock()
 
 
-def _fresh_lock_after_fork() -> None:
-    global _one_at_a_time
+_forked = False  # whether this process is a child made by fork after its parent had run a kernel
+
+
+def _after_fork() -> None:
+    global _forked, _one_at_a_time
     _one_at_a_time = threading.RLock()
+    _forked = _numba is not None
+
+
+def _warn_of_fork() -> None:
+    """OpenMP's threads do not survive a fork, and entering a parallel kernel in the child would hang."""
+    warnings.warn("tinyvit computes with its NumPy references in this process, which was forked after a kernel had run: "
+                  "start processes with multiprocessing's 'spawn' for full speed", RuntimeWarning, stacklevel=3)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_fresh_lock_after_fork)
+    os.register_at_fork(after_in_child=_after_fork)
 
 _recorders: list[Callable] = []
 

@@ -1,15 +1,19 @@
 """`python -m tinyvit.bench [all|train|infer] [--json FILE]`: our step against PyTorch's, in one run, in turns.
 
-Both sides use the same two or more threads, the same batch and the same optimiser; PyTorch is given its faster memory
-format (contiguous or channels last) and its fused AdamW. Machines drift, so the two are timed in turns and the ratio is
-what counts: `ratio` = PyTorch's time / our time, above 1 where we are faster. GFLOP count 2 per multiply-add, matrix
+Both sides use all cores, the same batch and the same optimiser; PyTorch runs in a process of its own and is given its faster
+memory format (contiguous or channels last) and its fused AdamW. Machines drift, so the two are timed in turns and the ratio
+is what counts: `ratio` = PyTorch's time / our time, above 1 where we are faster. GFLOP count 2 per multiply-add, matrix
 products and convolutions only, and 3 times the forward pass for a training step.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
+import importlib.util
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +29,7 @@ from .tensor import Tensor
 
 MODELS = ("vit", "resnet18", "resnet20")
 BATCH = 128
+SETTLE = 0.3  # seconds before each step, since OpenMP's threads spin for a while after their last work
 
 
 @dataclass
@@ -77,50 +82,52 @@ def our_step(name: str, train: bool) -> tuple[Callable, float]:
     return (training if train else inference), gflop
 
 
-def torch_steps(name: str, train: bool) -> list[Callable]:
-    """PyTorch's step in both memory formats."""
-    import torch
+class Peer:
+    """PyTorch's step, in a process of its own: neither side's threads are in the other's way, nor its settings.
 
-    from . import torch_peers
+    Start it once for a model; each `step()` runs one step there and returns its seconds.
+    """
 
-    torch.manual_seed(0)
-    steps = []
-    for memory_format in (torch.contiguous_format, torch.channels_last):
-        model = {"vit": torch_peers.ViT, "resnet18": torch_peers.resnet18, "resnet20": torch_peers.resnet20}[name]()
-        model = model.to(memory_format=memory_format).train(train)
-        optimizer = (torch.optim.AdamW(model.parameters(), fused=True) if name == "vit"
-                     else torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
-        x = torch.randn(BATCH, 3, 32, 32).to(memory_format=memory_format)
-        y = torch.randint(0, 10, (BATCH,))
+    def __init__(self, name: str, train: bool):
+        environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OPENBLAS_THREAD_TIMEOUT")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tinyvit.torch_peers", name, "train" if train else "infer", str(BATCH)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
-        def training(model=model, optimizer=optimizer, x=x, y=y) -> None:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
+    def step(self) -> list[float]:
+        """Seconds of one step in each memory format."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("step\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"PyTorch's side of the benchmark ended early, with exit code {self.process.wait()}")
+        return [float(s) for s in answer.split()]
 
-        def inference(model=model, x=x) -> None:
-            with torch.no_grad():
-                model(x)
-
-        steps.append(training if train else inference)
-    return steps
+    def close(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
 
 
 def compare(name: str, train: bool, steps: int, sgemm: float, with_torch: bool) -> Result:
     """Time both sides in turns after two warm-up steps each."""
     ours, gflop = our_step(name, train)
-    theirs = torch_steps(name, train) if with_torch else []
-    sides: list[Callable] = [ours, *theirs]
-    seconds: list[list[float]] = [[] for _ in sides]
-    for round_ in range(steps + 2):
-        for side, record in zip(sides, seconds):
-            taken = _seconds(side)
-            if round_ >= 2:
-                record.append(taken)
-    best = min(seconds[0])
-    torch_best = min((min(s) for s in seconds[1:]), default=None)
+    peer = Peer(name, train) if with_torch else None
+    our_seconds, peer_seconds = [], []
+    for _ in range(steps + 2):
+        time.sleep(SETTLE)
+        our_seconds.append(_seconds(ours))
+        if peer is not None:
+            time.sleep(SETTLE)
+            peer_seconds.append(min(peer.step()))
+    if peer is not None:
+        peer.close()
+    best = min(our_seconds[2:])
+    torch_best = min(peer_seconds[2:], default=None)
     rate = gflop * BATCH * (3 if train else 1) / best
-    return Result(name, "train" if train else "infer", best * 1e3, float(np.median(seconds[0])) * 1e3,
+    return Result(name, "train" if train else "infer", best * 1e3, float(np.median(our_seconds[2:])) * 1e3,
                   None if torch_best is None else torch_best * 1e3, None if torch_best is None else torch_best / best,
                   rate, rate / sgemm)
 
@@ -142,12 +149,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown or given.steps < 1:
         parser.error(f"unknown model {unknown[0]!r}: choose from {', '.join(MODELS)}" if unknown
                      else "--steps must be at least 1")
-    try:
-        import torch
-
-        with_torch, version = True, f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
-    except ImportError:
-        with_torch, version = False, "PyTorch is not installed (pip install 'tinyvit[bench]'): ours alone"
+    with_torch = importlib.util.find_spec("torch") is not None
+    version = (f"PyTorch {importlib.metadata.version('torch')}" if with_torch
+               else "PyTorch is not installed (pip install 'tinyvit[bench]'): ours alone")
     sgemm = sgemm_gflops()
     print(f"backend {backend.current()}; {version}; batch {BATCH}; sgemm {sgemm:.0f} GFLOP/s")
     print(f"{'model':9} {'mode':5} {'ours ms':>9} {'torch ms':>9} {'ratio':>6} {'GFLOP/s':>8} {'of sgemm':>8}")

@@ -26,7 +26,7 @@ def memory_of(array):
 
 
 def _fingerprint(array) -> int:
-    return zlib.crc32(memoryview(np.ascontiguousarray(to_numpy(array)).view(np.uint8))) if array.size else 0
+    return zlib.crc32(np.ascontiguousarray(to_numpy(array)).view(np.uint8).data) if array.size else 0
 
 
 _VOID = -1  # a mark that no fingerprint equals

@@ -1,10 +1,16 @@
 """The models of this package in PyTorch, for the benchmark and the parity tests: the peer that we are measured against.
 
-Imports torch, which only the `bench` extra installs; nothing else in the package imports this file. Parameter names
-are ours, so `model.load_state_dict({k: torch.from_numpy(v) for k, v in ours.state_dict().items()})` copies weights over.
+Imports torch, which only the `bench` extra installs; nothing else in the package imports this file. Parameter names are
+ours, so `model.load_state_dict({k: torch.from_numpy(v) for k, v in ours.state_dict().items()})` copies weights over.
+
+`python -m tinyvit.torch_peers MODEL train|infer BATCH` does one step for each line it reads, and answers with its seconds.
 """
 
 from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -118,3 +124,43 @@ def resnet20() -> ResNet:
 
 def resnet18() -> ResNet:
     return ResNet((64, 128, 256, 512), 2)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"vit": ViT, "resnet18": resnet18, "resnet20": resnet20}
+
+
+def make_step(name: str, train: bool, batch: int, memory_format) -> Callable[[], None]:
+    """A training or inference step on random images."""
+    torch.manual_seed(0)
+    model = MODELS[name]().to(memory_format=memory_format).train(train)
+    optimizer = (torch.optim.AdamW(model.parameters(), fused=True) if name == "vit"
+                 else torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+    x = torch.randn(batch, 3, 32, 32).to(memory_format=memory_format)
+    y = torch.randint(0, 10, (batch,))
+
+    def training() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    def inference() -> None:
+        with torch.no_grad():
+            model(x)
+
+    return training if train else inference
+
+
+def serve(name: str, mode: str, batch: str) -> None:
+    """Answer each line of standard input with the seconds of a step in both memory formats."""
+    steps = [make_step(name, mode == "train", int(batch), f) for f in (torch.contiguous_format, torch.channels_last)]
+    for _ in sys.stdin:
+        seconds = []
+        for step in steps:
+            start = time.perf_counter()
+            step()
+            seconds.append(time.perf_counter() - start)
+        print(*seconds, flush=True)
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

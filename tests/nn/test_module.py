@@ -180,9 +180,10 @@ def test_train_and_eval_reach_every_module_and_evaluating_restores_each():
     assert all(m.training for m in model.modules())
     assert model.eval() is model and not any(m.training for m in model.modules())
     model[1].train()
-    with pytest.raises(KeyError), model.evaluating():
+    with model.evaluating():
         assert not any(m.training for m in model.modules())
-        raise KeyError
+    with pytest.raises(ZeroDivisionError), model.evaluating():
+        1 / 0  # noqa: B018
     assert [m.training for m in model.modules()] == [False, False, True, True]
 
 
@@ -229,7 +230,7 @@ def test_hooks_see_and_may_replace_the_output_and_can_be_removed():
 
 def test_containers():
     parts = nn.ModuleList([nn.ReLU(), nn.GELU()]).append(nn.Identity())
-    assert len(parts) == 3 and isinstance(parts[-1], nn.Identity) and [type(p).__name__ for p in parts[1:]] == ["GELU", "Identity"]
+    assert len(parts) == 3 and [type(p).__name__ for p in parts[1:]] == ["GELU", "Identity"]
     chain = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     assert isinstance(chain[:2], nn.Sequential) and chain[:2](np.zeros((4, 2), np.float32)).shape == (4, 3)
     assert chain[:2][0] is chain[0]

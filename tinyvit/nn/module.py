@@ -86,8 +86,8 @@ class Module:
             raise RuntimeError(f"{type(self).__name__}.{name} is set before the module is ready: call super().__init__() "
                                f"first in {type(self).__name__}.__init__")
         if isinstance(self.__dict__.get(name), Parameter) and not (value is None or isinstance(value, Parameter)):
-            raise TypeError(f"{type(self).__name__}.{name} is a Parameter and cannot become a {type(value).__name__}: write its "
-                            f"values with .{name}.data = ..., or assign an nn.Parameter")
+            raise TypeError(f"{type(self).__name__}.{name} is a Parameter and cannot become a {type(value).__name__}: write "
+                            f"its values with .{name}.data = ..., or assign an nn.Parameter")
         object.__setattr__(self, name, value)
 
     def forward(self, *args, **kwargs):

@@ -25,8 +25,9 @@ class PatchEmbed(Module):
         positive("PatchEmbed", image_size=min(self.image_size), patch=min(self.patch))
         for axis, size, p in zip(("height", "width"), self.image_size, self.patch):
             if size % p:
-                raise ValueError(f"PatchEmbed: patches of {p} do not divide the image's {axis} {size}: "
-                                 f"use images of {size // p * p or p} or {(size // p + 1) * p}, or another patch size")
+                below, above = size // p * p, (size // p + 1) * p
+                raise ValueError(f"PatchEmbed: patches of {p} do not divide the image's {axis} {size}: use images of "
+                                 f"{f'{below} or ' if below else ''}{above}, or another patch size")
         if method not in ("linear", "conv"):
             raise ValueError(f"PatchEmbed: method must be 'linear' or 'conv', got {method!r}")
         self.method = method

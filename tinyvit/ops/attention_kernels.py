@@ -17,6 +17,8 @@ apart its rows are; the elements of a row are neighbours.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..backend import device
@@ -26,7 +28,7 @@ from .products import pack_columns, pack_rows, product, round_up, steps
 
 SCORES = 2**16  # scores held at a time (256 KB), unless one panel of queries has more
 
-_FUSED = {"fastmath": {"contract"}, "error_model": "numpy"}
+_FUSED: dict[str, Any] = {"fastmath": {"contract"}}
 
 
 # ---------------------------------------------------------------------------------------------- scores

@@ -19,8 +19,8 @@ CHUNKS = 64  # shares of the work, which threads take
 def _many_small(a, b, trans_a, trans_b) -> bool:
     """Where NumPy would call BLAS matrix by matrix, each too small to be worth two threads.
 
-    Measured with AVX2, one thread each: ours reaches 0.7 to 1.0 of BLAS from 16 rows and columns on, 32 to 76 GFLOP/s, so
-    with two and more threads it is ahead; for vectors and 8x8 it is at half and less. Two-dimensional products stay with BLAS.
+    Measured with AVX2, one thread each: ours reaches 0.5 to 1.1 of BLAS from 16 rows and columns on, and takes all threads
+    for the batch; for vectors and 8x8 it is slower than that. Two-dimensional products stay with BLAS.
     """
     rows, columns = a.shape[2 if trans_a else 1], b.shape[1 if trans_b else 2]
     return len(a) >= 16 and min(rows, columns) >= 16 and max(a[0].size, b[0].size) <= 2**16
@@ -97,7 +97,7 @@ class Matmul(Op):
             da = _multiply(g, b.swapaxes(-1, -2))
         if a is not None:
             a = a[None] if row else a
-            if len(self.shapes[1]) <= 2:  # B is the same for all leading axes of A
+            if self.shapes[1] is not None and len(self.shapes[1]) <= 2:  # B is the same for all leading axes of A
                 a, g = (x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (a, g))
             db = _multiply(a.swapaxes(-1, -2), g)
             db = db[:, 0] if column else db

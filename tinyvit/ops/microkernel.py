@@ -1,26 +1,22 @@
 """The micro-kernel: a small tile of a matrix product that stays in the processor's registers.
 
-    c[i, j] (+)= Σ_p a[p, i] b[p, j]        i < MR, j < NR, p < depth
+    c[i, j] (+)= Σ_p x[u[p] + v[i]] b[p, j]        i < GR, j < NR, p < depth
 
-Each step p loads NR values of b as vectors, and multiplies them with MR values of a, one at a time copied into all lanes:
-MR + NR loads for MR·NR multiply-adds, and no store until the end. Loops in numba do not get there, since LLVM does not
+Each step p loads NR values of b as vectors, and multiplies them with GR values of x, one at a time copied into all lanes:
+GR + NR loads for GR·NR multiply-adds, and no store until the end. Loops in numba do not get there, since LLVM does not
 keep a tile in registers by itself, so the tile is written as LLVM code, instruction by instruction (`_emit`).
 The scheme is that of GotoBLAS and BLIS (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication").
 
-Two forms, both called inside numba kernels, differ in where a comes from:
+The left matrix is found in place: u and v say where its columns and rows are in x. For a matrix in rows of length n that
+is u[p] = p, v[i] = i n, for its transpose the other way round. For a convolution u holds the offsets of the taps and v those
+of the pixels, and x[u[p] + v[i]] is the im2col matrix, without its ever being made (after Dukhan 2019, "The Indirect
+Convolution Algorithm", arXiv:1907.02129).
 
-    tile(a, a0, b, b0, depth, c, c0, ldc, add)                    a packed: a[a0 + p·MR + i]
-    gather_tile(x, u, v, v0, b, b0, depth, c, c0, ldc, add)       a found in place: x[u[p] + v[v0 + i]],  i < GR
+The right matrix is packed in *panels*: strips NR wide, stored step after step so that the tile reads them from front to back,
+panel[p·NR + j] = b[p, first + j], filled up with zeros over the matrix' edge.
 
-The second is what a convolution needs: with u the offsets of the taps and v those of the pixels, x[u[p] + v[i]] is the
-im2col matrix, without its ever being made (after Dukhan 2019, "The Indirect Convolution Algorithm", arXiv:1907.02129).
-
-Arrays are float32 and C-contiguous, of any number of dimensions; `a0`, `b0`, `c0` count elements from the start of the
+Arrays are float32 and C-contiguous, of any number of dimensions; `v0`, `b0`, `c0` count elements from the start of the
 memory. `add` false overwrites c. Nothing is checked: a panel or a tile of c that reaches out of its array is a crash.
-
-A *panel* is a strip of a matrix, MR (or NR) wide, stored step after step so that the tile reads it from front to back:
-panel[p·MR + i] = a[first + i, p]. Strips that reach over the matrix' edge are filled up with zeros. At the edge of c,
-let the tile write to a small buffer of MR·NR and copy what is valid with `copy_tile`.
 """
 
 from __future__ import annotations
@@ -37,12 +33,11 @@ def _vector_length() -> int:
     return 16 if have & {"X86_V4", "AVX512_SKX"} else 8 if have & {"X86_V3", "AVX2"} else 4
 
 
-# Rows and vectors of a tile: with the vectors of b and one of a they fill the 16 registers of AVX2, or the 32 of AVX-512
-# and NEON. A gathered tile keeps a pointer for each row, for which there are 16 other registers.
+# Rows and vectors of a tile: with the vectors of b and one of x they nearly fill the 16 registers of AVX2, or the 32 of
+# AVX-512 and NEON. A tile also keeps a pointer for each row, for which there are 16 other registers.
 VL = _vector_length()
-MR, VECTORS = {16: (12, 2), 8: (6, 2), 4: (6, 4)}[VL]
+GR, VECTORS = {16: (8, 2), 8: (6, 2), 4: (6, 4)}[VL]
 NR = VECTORS * VL
-GR = min(MR, 8)
 
 
 def _emit(builder, rows: int, vectors: int, depth, load_a, load_b, at_c, add) -> None:
@@ -77,7 +72,7 @@ def _emit(builder, rows: int, vectors: int, depth, load_a, load_b, at_c, add) ->
 
 
 class _Pointers:
-    """Address arithmetic shared by the two forms, in units of array elements."""
+    """Address arithmetic, in units of array elements."""
 
     def __init__(self, context, builder, signature, args):
         from llvmlite import ir
@@ -103,31 +98,6 @@ class _Pointers:
 
     def vector_at(self, start, *terms):
         return self.builder.bitcast(self.at(start, *terms), self.vector)
-
-
-@lazy_device
-def tile():
-    """c[c0 + i·ldc + j] (+)= Σ_p a[a0 + p·MR + i] b[b0 + p·NR + j]; see the top of this file."""
-    from numba import types
-    from numba.extending import intrinsic
-
-    n = types.intp
-
-    @intrinsic
-    def tile(typingctx, a, a0, b, b0, depth, c, c0, ldc, add):
-        def codegen(context, builder, signature, args):
-            _, a0, _, b0, depth, _, c0, ldc, add = args
-            at = _Pointers(context, builder, signature, args)
-            a, b, c = at.data(0, a0), at.data(2, b0), at.data(5, c0)
-            _emit(builder, MR, VECTORS, depth,
-                  lambda p, i: at.value(a, builder.mul(p, at.int(MR)), i),
-                  lambda p, j: builder.load(at.vector_at(b, builder.mul(p, at.int(NR)), VL * j), align=4),
-                  lambda i, j: at.vector_at(c, builder.mul(ldc, at.int(i)), VL * j), add)
-            return context.get_dummy_value()
-
-        return types.void(a, n, b, n, n, c, n, n, types.boolean), codegen
-
-    return tile
 
 
 def _gather_tile(vectors: int):
@@ -233,33 +203,3 @@ def transpose(source, s0, lds, rows, columns, target, t0, ldt):
                 for j in range(min(VL, columns - j0)):
                     for i in range(min(VL, rows - i0)):
                         target[t + j * ldt + i] = source[s + i * lds + j]
-
-
-@device
-def pack(source, transposed, first, width, p0, depth, panel, panel0, lanes):
-    """panel[panel0 + p·lanes + i] = source[first + i, p0 + p] for i < width, 0 up to `lanes`; p < depth.
-
-    `transposed` reads source[p0 + p, first + i] instead. With lanes = MR and `source` the left matrix (rows, depth) this
-    packs a; with lanes = NR and the right matrix (depth, columns), transposed, it packs b.
-    """
-    for p in range(depth):
-        to = panel0 + p * lanes
-        if transposed:
-            for i in range(width):
-                panel[to + i] = source[p0 + p, first + i]
-        else:
-            for i in range(width):
-                panel[to + i] = source[first + i, p0 + p]
-        for i in range(width, lanes):
-            panel[to + i] = np.float32(0)
-
-
-@device
-def copy_tile(buffer, width, c, row, column, rows, columns, add):
-    """c[row + i, column + j] (+)= buffer[i·width + j] for i < rows, j < columns: the valid part of a tile at an edge."""
-    for i in range(rows):
-        for j in range(columns):
-            if add:
-                c[row + i, column + j] += buffer[i * width + j]
-            else:
-                c[row + i, column + j] = buffer[i * width + j]

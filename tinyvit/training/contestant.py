@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data import Dataset, Loader, standard_augment
+from ..data import Dataset, Loader
 from .budget import Cost
 from .history import History
 from .hooks import Hook
@@ -60,8 +60,8 @@ class Contestant:
         rng = np.random.default_rng([self.seed, *self.name.encode()])
         model = self.recipe.build_model(len(data.classes), rng)
         size = min(self.recipe.batch, len(train))
-        loader = Loader(data.images[train], data.labels[train], size, shuffle=True, augment=standard_augment(), mean=data.mean,
-                        std=data.std, seed=self.seed, drop_last=True)
+        loader = Loader(data.images[train], data.labels[train], size, shuffle=True, augment=self.recipe.augmentation(1),
+                        mean=data.mean, std=data.std, seed=self.seed, drop_last=True)
         return model, loader, self.recipe.build_optimizer(model)
 
     def _plain(self, images: np.ndarray, labels: np.ndarray) -> Loader:
@@ -98,6 +98,7 @@ class Contestant:
               title: str = "") -> None:
         """Train for `steps` steps, or what is left of them."""
         data, val = self.images.data, self.images.val
+        self.loader.augment = self.recipe.augmentation(steps / len(self.loader))
         loader = self._plain(data.images[val], data.labels[val])
 
         def validate() -> dict[str, float]:
