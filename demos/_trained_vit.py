@@ -21,7 +21,7 @@ def trained_vit(description: str):
     p = argparse.ArgumentParser(description=description)
     p.add_argument("--checkpoint", metavar="FILE", help="a ViT of the comparison instead, such as runs/demo/vit.safetensors")
     p.add_argument("--data", default="auto", metavar="auto|cifar10|shapes|DIR", help="which images (default: auto)")
-    p.add_argument("--steps", type=int, default=400, metavar="N", help="of training, each of 128 images (default: 400)")
+    p.add_argument("--steps", type=int, default=200, metavar="N", help="of training, each of 128 images (default: 200)")
     options, _ = p.parse_known_args()  # a notebook has arguments of its own
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
@@ -39,6 +39,8 @@ def trained_vit(description: str):
     accuracy = evaluate(model, test.epoch(0))["accuracy"]
     about = f"ViT after {steps:,} steps on {data.name}: {accuracy:.0%} of 1,000 test images right"
     print(about)
+    if not options.checkpoint:
+        print("a longer training shows more: python -m tinyvit.demo --minutes 10, then --checkpoint runs/demo/vit.safetensors")
     model.eval()
     return model, data, about
 
@@ -46,6 +48,7 @@ def trained_vit(description: str):
 def _train(data, steps: int):
     """Train, or go on from the checkpoint of a training with the same settings: nothing is left to do if it was complete."""
     model = tv.models.create("cifar-quick", num_classes=len(data.classes), rng=np.random.default_rng(0))
+    OUT.mkdir(parents=True, exist_ok=True)
     train, _ = data.split()
     loader = Loader(data.images[train], data.labels[train], BATCH, shuffle=True, augment=standard_augment(), mean=data.mean,
                     std=data.std, drop_last=True)

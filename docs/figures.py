@@ -1,6 +1,6 @@
-"""Make the figures of the documentation: `python docs/figures.py`. Two show a ViT that is trained for them, some minutes.
+"""Make the figures of the documentation: `python docs/figures.py`. Two show a ViT that is trained for them, for some minutes.
 
-Arguments are passed on to the demos that train it, such as `--checkpoint runs/demo/vit.safetensors`.
+That wants CIFAR-10. Arguments are passed on to the demos that train it, such as `--checkpoint runs/demo/vit.safetensors`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+LONGER = ["--data", "cifar10", "--steps", "400"]
 DEMOS = {  # demo -> its picture, and what the documentation calls it
     "03_conv_is_im2col_matmul": "conv-is-im2col-matmul",
     "04_attention_map": "attention-map",
@@ -38,7 +39,9 @@ def main() -> None:
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
     for demo, name in DEMOS.items():
         command = [sys.executable, str(HERE.parent / "demos" / f"{demo}.py")]
-        subprocess.run([*command, *sys.argv[1:]] if "conv" not in demo else command, check=True, env=environment)
+        if name != "conv-is-im2col-matmul":
+            command += LONGER + sys.argv[1:]
+        subprocess.run(command, check=True, env=environment)
         shutil.copy(f"runs/demos/{demo}.png", figures / f"{name}.png")
 
 

@@ -16,7 +16,7 @@ WITHOUT_PICTURE = {"02_gradcheck_catches_a_bug", "07_where_does_nan_come_from"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the demos run; one for all, since 05 looks into the ViT that 04 trained."""
+    """Where the demos that train run: one folder, since 05 looks into the ViT that 04 trained."""
     return tmp_path_factory.mktemp("demos")
 
 
@@ -28,7 +28,8 @@ def run(demo, folder, *arguments):
 
 
 @pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.stem)
-def test_demo(demo, folder):
+def test_demo(demo, folder, tmp_path):
+    folder = folder if demo.stem in TRAINING else tmp_path
     done = run(demo, folder, *(QUICK if demo.stem in TRAINING else ()))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()

@@ -132,7 +132,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {"vit": ViT, "resnet18": resnet18, 
 def make_step(name: str, train: bool, batch: int, memory_format) -> Callable[[], None]:
     """A training or inference step on random images."""
     torch.manual_seed(0)
-    model = MODELS[name]().to(memory_format=memory_format).train(train)
+    model = MODELS[name]().to(memory_format=memory_format).train(train)  # type: ignore[call-overload]
     optimizer = (torch.optim.AdamW(model.parameters(), fused=True) if name == "vit"
                  else torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
     x = torch.randn(batch, 3, 32, 32).to(memory_format=memory_format)

@@ -56,8 +56,11 @@ def test_every_option_trains_every_parameter(pos, pool, head):
 def test_the_start_is_that_of_the_papers(rng):
     model = models.ViT(32, 4, num_classes=10, width=64, depth=1, heads=2, mlp=128, rng=rng)
     state = model.state_dict()
-    for name in ("blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "head.weight", "pos_embed"):
+    for name in ("head.weight", "pos_embed"):
         assert np.abs(state[name]).max() <= 0.04 and state[name].std() == pytest.approx(0.0176, rel=0.1), name
+    for name, fans in (("attn.qkv", 64 + 64), ("attn.proj", 64 + 64), ("mlp.fc1", 64 + 128), ("mlp.fc2", 128 + 64)):
+        w = state[f"blocks.0.{name}.weight"]
+        assert 0.99 < np.abs(w).max() / (6 / fans) ** 0.5 <= 1 and w.std() == pytest.approx((2 / fans) ** 0.5, rel=0.05), name
     assert all(not v.any() for k, v in state.items() if k.endswith("bias") or k == "cls_token")
     assert 0.12 < np.abs(state["patch_embed.proj.weight"]).max() <= 48**-0.5 + 1e-6
 

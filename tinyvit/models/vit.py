@@ -27,8 +27,9 @@ class ViT(Module):
     head: "linear", or "mlp": a layer of width D and tanh before it, as the paper has in pre-training.
     drop_path: the last block's; it grows in a straight line from 0 in the first.
 
-    Parameters are named as in timm. Weights start normal with std 0.02 cut at two std and biases at 0, the class token at 0,
-    the patch embedding as a convolution does (timm's vision_transformer.py; JAX's google-research/vision_transformer).
+    Parameters are named as in timm. Weights start as in the paper's code (google-research/vision_transformer): Xavier uniform,
+    with q, k and v apart; biases and the class token at 0; positions normal with std 0.02, cut at two std; the patch embedding
+    as a convolution does. The head starts as timm's does, like the positions (0 in the paper's code).
     Raises ValueError for settings that do not fit together.
     """
 
@@ -48,9 +49,9 @@ class ViT(Module):
             self.norm = LayerNorm(width, eps)
             self.pre_logits = Linear(width, width) if head == "mlp" else None
             self.head = Linear(width, num_classes)
-        for module in self.modules():
+        for name, module in self.named_modules():
             if isinstance(module, Linear):
-                module.weight = Parameter(init.trunc_normal(module.weight.shape, 0.02, rng), copy=False)
+                module.weight = Parameter(_first_weights(name, module.weight.shape, rng), copy=False)
             if isinstance(module, Linear | Conv2d):
                 module.bias = Parameter(xp.zeros(module.weight.shape[0], np.float32), copy=False)
 
@@ -107,6 +108,15 @@ class ViT(Module):
                 maps.append(to_numpy(block.attn.attention(block.norm1(x))._data))
                 x = block(x)
         return maps
+
+
+def _first_weights(name: str, shape: tuple[int, ...], rng: np.random.Generator | None):
+    """A linear layer's weights (out, in) to start with."""
+    if name == "head":
+        return init.trunc_normal(shape, 0.02, rng)
+    if name.endswith("qkv"):
+        return xp.concatenate([init.xavier_uniform((shape[0] // 3, shape[1]), rng) for _ in range(3)])
+    return init.xavier_uniform(shape, rng)
 
 
 def _check(depth: int, num_classes: int, width: int, pos: str, pool: str, head: str) -> None:
