@@ -161,9 +161,11 @@ def test_a_kernel_that_writes_never_gets_a_copy(twice):
         assert twice(strided)[0] == "reference"
 
 
-def test_two_kernels_cannot_have_one_name(new_kernel):
+def test_two_modules_cannot_have_kernels_of_one_name(new_kernel, monkeypatch):
     new_kernel(_reference)
-    with pytest.raises(ValueError, match="two kernels are called _reference"):
+    new_kernel(_reference)  # a notebook cell that is run again
+    monkeypatch.setattr(_reference, "__module__", "elsewhere")
+    with pytest.raises(ValueError, match="two kernels are called _reference.*elsewhere"):
         Kernel(_reference)
 
 

@@ -214,12 +214,12 @@ class Op:
         arrays = [t._data if t is not None else None if v is None else xp.asarray(v) for v, t in zip(inputs, tensors)]
         present = [a for a in arrays if a is not None]
         first = present[0].dtype
-        if first.kind == "f" and all(a.dtype == first for a in present):
+        if first.kind == "f" and hasattr(inputs[0], "dtype") and all(a.dtype == first for a in present):
             return arrays
         for a, v in zip(arrays, inputs):
             if a is not None and a.dtype.kind not in "fiub":
                 raise TypeError(f"{self.name} computes with numbers, not with {type(v).__name__} of dtype {a.dtype}")
-        dtype = _floating_dtype(tensors, arrays)
+        dtype = _floating_dtype(inputs, tensors, arrays)
         if dtype is None and self.keeps_integers:
             return arrays if len(present) < 2 else self._common_integers(arrays, inputs)
         dtype = dtype or np.dtype(np.float32)
@@ -263,12 +263,12 @@ class Op:
         self.__dict__ = {k: v for k, v in self.__dict__.items() if k in _KEPT}
 
 
-def _floating_dtype(tensors: Sequence[Tensor | None], arrays: Sequence) -> np.dtype | None:
+def _floating_dtype(inputs: Sequence, tensors: Sequence[Tensor | None], arrays: Sequence) -> np.dtype | None:
     """The floating dtype to compute in, None if nothing is floating.
 
-    What has axes decides before what has none, and tensors before numbers; plain numbers alone mean float32.
+    What has axes decides before what has none, and tensors before numbers; plain numbers and lists alone mean float32.
     """
-    with_axes = [a.dtype for a in arrays if a is not None and a.ndim and a.dtype.kind == "f"]
+    with_axes = [a.dtype for a, v in zip(arrays, inputs) if hasattr(v, "dtype") and a.ndim and a.dtype.kind == "f"]
     found = with_axes or [t.dtype for t in tensors if t is not None and t.dtype.kind == "f"]
     if found:
         return np.result_type(*found)

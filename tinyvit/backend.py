@@ -133,8 +133,10 @@ class Kernel:
         self.flat = False
         self.fastmath: bool | set[str] = False
         self._compiled: Callable | None = None
-        if self.name in KERNELS:
-            raise ValueError(f"two kernels are called {self.name}")
+        other = KERNELS.get(self.name)
+        if other is not None and other.reference.__module__ != reference.__module__:  # a notebook cell may be run again
+            raise ValueError(f"two kernels are called {self.name}: one in {other.reference.__module__}, one in "
+                             f"{reference.__module__}")
         KERNELS[self.name] = self
 
     def numba(self, source: Callable | None = None, *, when: Callable[..., bool] | None = None,

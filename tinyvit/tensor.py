@@ -372,8 +372,10 @@ def _plain(value):
 
 
 def as_tensor(value) -> Tensor:
-    """`value` itself if it is a Tensor, else a constant Tensor around it."""
-    return value if isinstance(value, Tensor) else Tensor(xp.asarray(value))
+    """`value` itself if it is a Tensor, else a constant Tensor around it; numbers and lists become float32."""
+    if isinstance(value, Tensor):
+        return value
+    return Tensor(value if hasattr(value, "dtype") else xp.asarray(value, np.float32))
 
 
 def tensor(data, requires_grad: bool = False, dtype=None) -> Tensor:

@@ -55,8 +55,10 @@ def fit(model, loader, optimizer, *, loss: Loss, epochs: float | None = None, st
     run.config, run.checkpoint = config or {}, Path(checkpoint) if checkpoint is not None else None
     run.hooks = [*hooks, *([Progress()] if progress is True else [progress] if progress else [])]
     rates = [group["lr"] for group in optimizer.param_groups]  # before restore, which brings back scaled ones
-    if resume and run.checkpoint is not None and run.checkpoint.exists():
-        run.restore()
+    if run.checkpoint is not None:
+        run.checkpoint.parent.mkdir(parents=True, exist_ok=True)  # now, and not when hours of training are to be saved
+        if resume and run.checkpoint.exists():
+            run.restore()
     with catching_stop() as stop:
         try:
             for hook in run.hooks:

@@ -46,7 +46,7 @@ class Recipe:
 
 
 VIT = Recipe("cifar", "adamw", lr=1e-3, weight_decay=0.05, label_smoothing=0.1, clip=1.0, share=1.2)
-VIT_QUICK = Recipe("cifar-quick", "adamw", lr=1e-3, weight_decay=0.05, batch=64, clip=1.0, share=1.1)
+VIT_QUICK = Recipe("cifar-quick", "adamw", lr=1e-3, weight_decay=0.05, batch=64, clip=1.0, share=0.7)
 RESNET20 = Recipe("resnet20", "sgd", lr=0.1, weight_decay=5e-4, batch=64, warmup=0.2)
 RESNET18 = Recipe("resnet18", "sgd", lr=0.1, weight_decay=5e-4)
 
