@@ -165,7 +165,7 @@ def test_two_modules_cannot_have_kernels_of_one_name(new_kernel, monkeypatch):
     new_kernel(_reference)
     new_kernel(_reference)  # a notebook cell that is run again
     monkeypatch.setattr(_reference, "__module__", "elsewhere")
-    with pytest.raises(ValueError, match="two kernels are called _reference.*elsewhere"):
+    with pytest.raises(ValueError, match=r"two kernels are called _reference.*elsewhere"):
         Kernel(_reference)
 
 

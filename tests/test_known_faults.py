@@ -129,7 +129,7 @@ def test_arrays_promote_as_in_numpy_and_numpy_functions_name_ours():
 
 
 def test_numbers_and_lists_alone_are_float32():
-    for y in (tv.exp(2.0), tv.softmax([1.0, 2.0]), tv.add([1.0, 2.0], 3.0), tv.tensor([1.0, 2.0]) * [0.1, 0.2], tv.relu([1, 2])):
+    for y in (tv.exp(2.0), tv.softmax([1.0, 2.0]), tv.add([1.0, 2.0], 3.0), tv.tensor([1.0]) * [0.1], tv.relu([1, 2])):
         assert y.dtype == np.float32
     assert (T([1, 2], np.float64) * [0.1, 0.2]).numpy()[0] == 0.1  # and lose nothing beside a float64 tensor
 
