@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import types
 
 import numpy as np
 import pytest
@@ -161,12 +162,12 @@ def test_a_kernel_that_writes_never_gets_a_copy(twice):
         assert twice(strided)[0] == "reference"
 
 
-def test_two_modules_cannot_have_kernels_of_one_name(new_kernel, monkeypatch):
+def test_two_modules_cannot_have_kernels_of_one_name(new_kernel):
     new_kernel(_reference)
     new_kernel(_reference)  # a notebook cell that is run again
-    monkeypatch.setattr(_reference, "__module__", "elsewhere")
+    foreign = types.FunctionType(_reference.__code__, {"__name__": "elsewhere"}, "_reference")
     with pytest.raises(ValueError, match=r"two kernels are called _reference.*elsewhere"):
-        Kernel(_reference)
+        Kernel(foreign)
 
 
 @device

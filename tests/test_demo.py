@@ -128,8 +128,9 @@ def test_minutes_are_divided(run, monkeypatch):
 
 
 def test_a_time_that_is_too_short_is_said(run):
-    code, out, _ = run("--minutes", 0.001, "--models", "resnet")
-    assert code == 0 and any("too short" in line for line in out)
+    code, out, err = run("--minutes", 0.001, "--models", "resnet")
+    assert code == 0, err
+    assert any("too short" in line for line in out)
 
 
 def test_tune_holds_out_others_and_looks_at_no_test(run):

@@ -222,6 +222,8 @@ def _train_epoch(run: Run, rates: list[float], stop: Stop) -> None:
         if stop.requested:
             _interrupt(run)
         if run.step >= run.epoch_end:
+            if read != now:  # a hook made the training shorter, and this step the last one
+                run.read()
             return
     raise ValueError(f"the loader promised {run.steps_per_epoch} batches (its len) and gave "
                      f"{run.step - epoch * run.steps_per_epoch}")
