@@ -309,7 +309,7 @@ def _print_header(options: argparse.Namespace, images: Images) -> None:
     tests = f"{images.test_size:,} for the test" if images.test else "and no test, since --tune looks at none"
     _print_pair("images", f"{len(images.train):,} to train on, {len(images.val):,} for validation, {tests}")
     if _kernels_are_new():
-        _print_pair("", "compiling kernels (once): a minute or so")
+        _print_pair("", "compiling kernels (once): a minute or two")
 
 
 def _print_models(options: argparse.Namespace, contestants: list[Contestant]) -> None:
