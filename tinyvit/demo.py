@@ -34,7 +34,7 @@ BUDGET = 3.0  # minutes, where neither --minutes nor --epochs is given
 CHAPTER_EPOCHS, BEST_MINUTES = 3.0, 60.0
 SMALL_VALIDATION, SMALL_BELOW = 1000, 10.0  # validation images of a budget below that many minutes
 WRITING = 4.0  # seconds for figures and results
-PLANNED = 0.95  # part of a model's time that is planned for; the rest is for a machine that slows down
+PLANNED = 0.97  # part of a model's time that is planned for; the rest is for a machine that slows down
 LEAST_STEPS, MOST_EPOCHS = 20, 200  # whatever the time
 MEASURED = 2.0  # seconds of training steps that a plan is made from
 SETS = ("auto", "cifar10", "shapes")
@@ -237,11 +237,12 @@ def _schedule(contestants: list[Contestant], options: argparse.Namespace) -> Ite
     _print_plan(options, plan, costs)
     for c in contestants:
         if c.name in saved:
-            yield c, saved[c.name]["asked_steps"], [Pace(math.inf, Cost(0.0, len(c.loader), 0.0))]
+            yield c, saved[c.name]["asked_steps"], [Pace(math.inf, Cost(0.0, len(c.loader), 0.0), 0)]
         else:
             part = parts()[c.name]
             cost = costs.pop(c.name)
-            yield c, _steps(cost, part), [Pace(part - cost.test, cost, say=lambda line: print(line, flush=True))]
+            yield c, _steps(cost, part), [Pace(PLANNED * (part - cost.test), cost, MOST_EPOCHS * cost.steps_per_epoch,
+                                               say=lambda line: print(line, flush=True))]
 
 
 def _steps(cost: Cost, seconds: float) -> int:

@@ -1,8 +1,9 @@
-"""Fitting trainings into minutes: how many steps a time buys, and a guard for machines that slow down."""
+"""Fitting trainings into minutes: how many steps a time buys, and a guard for machines that change their speed."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,41 +49,47 @@ def share(seconds: float, costs: dict[str, Cost], weights: dict[str, float]) -> 
 
 
 class Pace(Hook):
-    """Shortens a training that would not end in time, once it is sure; the learning rate still goes down to zero.
+    """Changes the number of steps of a training that would end late or early on a machine that changes its speed.
 
-    seconds: when this training must be over, on `run.seconds`, its test not counted. The new schedule falls in a
-    straight line from where the old one was.
+    seconds: when this training should be over, on `run.seconds`, its test not counted. What is left of the schedule is
+    squeezed or stretched to fit: a warm-up that is under way still rises to its full height, and the end is the old end.
+    most: never more steps than this.
     """
 
-    LATE = 1.04  # how far beyond `seconds` the forecast must be
-    WINDOW = 8, 0.05  # steps, or part of the time, between two forecasts: whichever is over first
+    OFF = 0.04  # how far from `seconds` the forecast must be, as a part of it
+    WINDOW = 0.05  # part of `seconds` between two forecasts
 
-    def __init__(self, seconds: float, cost: Cost, say: Callable[[str], None] = print):
-        self.seconds, self.cost, self.say = seconds, cost, say
+    def __init__(self, seconds: float, cost: Cost, most: int, say: Callable[[str], None] = print):
+        self.seconds, self.cost, self.most, self.say = seconds, cost, most, say
         self._mark: tuple[int, float] | None = None
-        self._fall: tuple[int, float] | None = None  # the step and the factor from which the learning rate falls
+        self._knots: list[tuple[int, float]] = []  # where the plan changed: the step, and where the old schedule was in it
+        self._schedule: Callable[[int], float] = lambda step: 1.0
 
     def on_start(self, run) -> None:
-        if self._fall is not None:
-            run.schedule = self._falling(run)
+        self._schedule = run.schedule
+        if self._knots:
+            run.schedule = self._warped(run)
 
     def on_step(self, run) -> None:
         if self._mark is None:
             self._mark = (run.step, run.training_seconds)
             return
         steps, seconds = run.step - self._mark[0], run.training_seconds - self._mark[1]
-        if steps < self.WINDOW[0] and seconds < self.WINDOW[1] * self.seconds:
+        if seconds < self.WINDOW * self.seconds or run.step >= run.steps:
             return
         self._mark = (run.step, run.training_seconds)
         now = Cost(seconds / steps, self.cost.steps_per_epoch, self.cost.evaluation)
         left = self.seconds - run.seconds
-        if self._left(now, run, run.steps) <= left + (self.LATE - 1) * self.seconds:
+        if abs(self._left(now, run, run.steps) - left) <= self.OFF * self.seconds:
             return
-        fits = max((n for n in range(run.step, run.steps) if self._left(now, run, n) <= left), default=run.step)
-        self.say(f"slower than planned: {fits / run.steps_per_epoch:.2f} epochs instead of "
-                 f"{run.steps / run.steps_per_epoch:.2f}")
-        self._fall = (run.step, run.schedule(run.step))
-        run.steps, run.schedule = fits, self._falling(run)
+        fits = range(run.step, max(run.steps, self.most) + 1)
+        planned = fits[max(0, bisect_right(fits, left, key=lambda n: self._left(now, run, n)) - 1)]
+        if planned == run.steps:
+            return
+        self.say(f"{'slower' if planned < run.steps else 'faster'} than planned: "
+                 f"{planned / run.steps_per_epoch:.2f} epochs instead of {run.steps / run.steps_per_epoch:.2f}")
+        self._knots.append((run.step, self._position(run, run.step)))
+        run.steps, run.schedule = planned, self._warped(run)
 
     @staticmethod
     def _left(cost: Cost, run, steps: int) -> float:
@@ -90,14 +97,19 @@ class Pace(Hook):
         evaluations = math.ceil(steps / run.steps_per_epoch) - len(run.history)
         return (steps - run.step) * cost.step + evaluations * cost.evaluation
 
-    def _falling(self, run) -> Callable[[int], float]:
-        begin, factor = self._fall  # type: ignore[misc]
-        return lambda step: factor * (run.steps - step) / max(1, run.steps - begin)
+    def _position(self, run, step: int) -> float:
+        """Where in the schedule of `run.asked_steps` steps the changed plan is: in a straight line from its last change."""
+        begin, position = self._knots[-1] if self._knots else (0, 0.0)
+        part = (step - begin) / max(1, run.steps - begin)
+        return position + part * (run.asked_steps - position)
+
+    def _warped(self, run) -> Callable[[int], float]:
+        return lambda step: self._schedule(math.floor(self._position(run, step)))
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "evaluation": self.cost.evaluation, "fall": self._fall}
+        return {"seconds": self.seconds, "evaluation": self.cost.evaluation, "most": self.most, "knots": self._knots}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seconds = state["seconds"]
+        self.seconds, self.most = state["seconds"], state["most"]
         self.cost = replace(self.cost, evaluation=state["evaluation"])
-        self._fall = tuple(state["fall"]) if state["fall"] is not None else None
+        self._knots = [(step, position) for step, position in state["knots"]]
