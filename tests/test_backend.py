@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -321,3 +322,27 @@ def test_backends_agree_on_a_step():
             results.append((y.numpy(), x.grad))
     for a, b in zip(*results):
         assert a == pytest.approx(b, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signals by a timer, which Windows does not have")
+def test_ctrl_c_inside_a_kernel_is_a_keyboard_interrupt():
+    """Not the SystemError that numba makes of one that comes while it wraps up a result."""
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    x = tv.tensor(np.random.default_rng(0).standard_normal((2, 2, 64, 16)).astype("f4"))
+    tv.scaled_dot_product_attention(x, x, x)  # what compiles it is not what is tested
+    before = signal.signal(signal.SIGALRM, interrupt)
+    caught = 0
+    try:
+        for wait in np.linspace(1e-4, 4e-4, 200):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, wait)
+                for _ in range(50):  # (not forever: Python drops an exception that comes while it frees an object)
+                    tv.scaled_dot_product_attention(x, x, x)
+            except KeyboardInterrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert caught > 100

@@ -165,7 +165,15 @@ class Kernel:
             shape = args[0].shape
             args = tuple(a.reshape(-1) if isinstance(a, np.ndarray) else a for a in args)
         with _one_at_a_time:
-            result = self._compiled(*args)
+            try:
+                result = self._compiled(*args)
+            except SystemError as error:  # what becomes of Ctrl-C that comes while numba wraps up a result
+                first: BaseException = error
+                while first.__cause__ is not None:
+                    first = first.__cause__
+                if isinstance(first, KeyboardInterrupt):
+                    raise first from None
+                raise
         return result.reshape(shape) if self.flat and result is not None else result
 
     def fits(self, *args) -> bool:
