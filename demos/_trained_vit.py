@@ -52,7 +52,7 @@ def _train(data, steps: int):
     train, _ = data.split()
     loader = Loader(data.images[train], data.labels[train], BATCH, shuffle=True, augment=standard_augment(), mean=data.mean,
                     std=data.std, drop_last=True)
-    optimizer = tv.optim.AdamW(tv.optim.param_groups(model, weight_decay=0.05), lr=2e-3)
+    optimizer = tv.optim.AdamW(tv.optim.param_groups(model, weight_decay=0.05), lr=1e-3)
     fit(model, loader, optimizer, loss=classification(label_smoothing=0.1), steps=steps, clip=1.0,
         schedule=tv.optim.warmup_linear(steps, steps // 10), resume=True,
         checkpoint=OUT / f"vit-{data.name}-{steps}.safetensors")
