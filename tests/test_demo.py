@@ -1,5 +1,6 @@
 """The demo: its contract with those who run it and read its files."""
 
+import importlib.util
 import json
 import math
 import os
@@ -16,8 +17,10 @@ from tinyvit import demo
 from tinyvit.data import DataError, Dataset, shapes
 from tinyvit.training import History, Progress, load_checkpoint
 from tinyvit.training.budget import Cost
-from tinyvit.training.contestant import Contestant
+from tinyvit.training.contestant import Contestant, Images, compile_kernels
 from tinyvit.training.recipes import WIDE_FROM, recipes
+
+has_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +204,24 @@ def test_debug_shows_the_traceback(run, monkeypatch):
     monkeypatch.setattr(demo, "load", broken)
     with pytest.raises(DataError):
         run("--debug")
+
+
+@has_numba
+def test_new_kernels_are_compiled_before_anything_is_measured(run, monkeypatch):
+    monkeypatch.setattr(demo, "_kernels_are_new", lambda: True)
+    code, out, err = run("--epochs", 0.3)
+    assert code == 0 and not err
+    begin, end = (next(i for i, line in enumerate(out) if text in line) for text in ("compiling, once", "compiled in"))
+    assert begin + 1 == end < next(i for i, line in enumerate(out) if line.startswith("vit "))
+
+
+@has_numba
+def test_compiling_reports_a_process_that_failed(tiny_data, capfd):
+    images = Images(tiny_data, np.arange(100), np.arange(100, 140))
+    good, other = recipes("quick", 3.0).values()
+    assert compile_kernels({"vit": good}, images) == []
+    assert compile_kernels({"vit": good, "resnet": replace(other, model="no-such")}, images) == ["resnet"]
+    assert "no-such" in capfd.readouterr().err
 
 
 def test_presets():

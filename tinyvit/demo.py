@@ -25,10 +25,10 @@ from . import __version__, backend, plots
 from .data import DataError, DataWarning, load
 from .training.budget import Cost, Pace, share
 from .training.checkpoint import load_checkpoint
-from .training.contestant import Contestant, Images
+from .training.contestant import Contestant, Images, compile_kernels
 from .training.files import why_not_writable, write_json
 from .training.interrupt import Interrupted
-from .training.recipes import MODELS, PRESETS, recipes
+from .training.recipes import MODELS, PRESETS, Recipe, recipes
 
 BUDGET = 3.0  # minutes, where neither --minutes nor --epochs is given
 CHAPTER_EPOCHS, BEST_MINUTES = 3.0, 60.0
@@ -154,6 +154,8 @@ def compare(options: argparse.Namespace) -> None:
     images = _choose_images(options)
     chosen = recipes(options.preset, options.minutes, backend.current() == "cupy")
     _print_header(options, images)
+    if _kernels_are_new():
+        _compile({name: chosen[name] for name in options.models}, images)
     contestants = [Contestant(name, chosen[name], images, options.seed) for name in options.models]
     _print_models(options, contestants)
     if not options.resume:
@@ -257,6 +259,14 @@ def _kernels_are_new() -> bool:
     return folder is None or not any(folder.glob("**/*.nbc"))
 
 
+def _compile(chosen: dict[str, Recipe], images: Images) -> None:
+    begun = time.perf_counter()
+    _print_pair("kernels", "compiling, once for all runs: a minute or two ...")
+    for name in compile_kernels(chosen, images):
+        _print_pair("", f"the process that compiled for {name} failed: its kernels are compiled on the way")
+    _print_pair("", f"compiled in {time.perf_counter() - begun:.0f} s")
+
+
 # ---------------------------------------------------------------------------------------------- training, results
 
 
@@ -309,8 +319,6 @@ def _print_header(options: argparse.Namespace, images: Images) -> None:
         print("!" * 80)
     tests = f"{images.test_size:,} for the test" if images.test else "and no test, since --tune looks at none"
     _print_pair("images", f"{len(images.train):,} to train on, {len(images.val):,} for validation, {tests}")
-    if _kernels_are_new():
-        _print_pair("", "compiling kernels (once): a minute or two")
 
 
 def _print_models(options: argparse.Namespace, contestants: list[Contestant]) -> None:

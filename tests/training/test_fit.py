@@ -1,5 +1,6 @@
 """The loop: it stops and continues without a trace, it says what goes wrong, and it knows nothing of images and labels."""
 
+import contextlib
 import math
 import signal
 
@@ -19,6 +20,7 @@ from tinyvit.training import (
     fit,
     load_checkpoint,
 )
+from tinyvit.training.interrupt import stopping_at_once
 
 PER_EPOCH = 4
 
@@ -168,6 +170,22 @@ def test_without_a_checkpoint_a_stop_is_still_a_stop():
     with pytest.raises(KeyboardInterrupt) as caught:
         train(hooks=[StopAt(2)])
     assert caught.value.checkpoint is None
+
+
+def test_stopping_at_once_does_not_end_the_step():
+    with stopping_at_once(), pytest.raises(KeyboardInterrupt) as caught:
+        train(hooks=[StopAt(2)])
+    assert not isinstance(caught.value, Interrupted)
+
+
+def test_stopping_at_once_survives_an_exception_that_python_drops():
+    class StopInACallback(StopAt):
+        def on_step(self, run):
+            with contextlib.suppress(KeyboardInterrupt):
+                super().on_step(run)
+
+    with stopping_at_once(), pytest.raises(KeyboardInterrupt):
+        train(hooks=[StopInACallback(2)])
 
 
 def test_average_of_weights_is_evaluated_and_resumed(tmp_path):

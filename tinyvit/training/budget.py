@@ -56,8 +56,8 @@ class Pace(Hook):
     most: never more steps than this.
     """
 
-    OFF = 0.04  # how far from `seconds` the forecast must be, as a part of it
-    WINDOW = 0.05  # part of `seconds` between two forecasts
+    OFF = 0.05  # how far from `seconds` the forecast must be, as a part of it
+    WINDOW = 0.06, 5.0  # part of `seconds` between two forecasts, and the least time
 
     def __init__(self, seconds: float, cost: Cost, most: int, say: Callable[[str], None] = print):
         self.seconds, self.cost, self.most, self.say = seconds, cost, most, say
@@ -75,7 +75,7 @@ class Pace(Hook):
             self._mark = (run.step, run.training_seconds)
             return
         steps, seconds = run.step - self._mark[0], run.training_seconds - self._mark[1]
-        if seconds < self.WINDOW * self.seconds or run.step >= run.steps:
+        if seconds < max(self.WINDOW[0] * self.seconds, self.WINDOW[1]) or run.step >= run.steps:
             return
         self._mark = (run.step, run.training_seconds)
         now = Cost(seconds / steps, self.cost.steps_per_epoch, self.cost.evaluation)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .. import backend
 from ..data import Dataset, Loader
 from .budget import Cost
 from .history import History
 from .hooks import Hook
+from .interrupt import stopping_at_once
 from .loop import fit
 from .metrics import classification, evaluate
 from .progress import Progress
@@ -40,6 +44,13 @@ class Images:
     @property
     def test_size(self) -> int:
         return len(self.data.test_labels) if self.test else 0
+
+    def few(self, n: int) -> Images:
+        """The first n images to train on, for validation too: little to copy, and enough to try a model on."""
+        data, few = self.data, self.train[:n]
+        data = replace(data, images=data.images[few], labels=data.labels[few], test_images=data.test_images[:1],
+                       test_labels=data.test_labels[:1], attributes=None, test_attributes=None)
+        return Images(data, np.arange(len(few)), np.arange(len(few)), test=False)
 
 
 class Contestant:
@@ -84,11 +95,12 @@ class Contestant:
 
         sample = self.images.val[:EVALUATION_BATCH]
         batch = list(self._plain(self.images.data.images[sample], self.images.data.labels[sample]).epoch(0))
-        train(1)
-        evaluate(model, batch)
-        step = train(1)
-        if timed:
-            step = train(max(3, round(timed / step)))
+        with stopping_at_once():
+            train(1)
+            evaluate(model, batch)
+            step = train(1)
+            if timed:
+                step = train(max(3, round(timed / step)))
         begun = time.perf_counter()
         evaluate(model, batch)
         image = (time.perf_counter() - begun) / len(sample)
@@ -118,3 +130,39 @@ class Contestant:
             "val_accuracy": last["val_accuracy"], "test_accuracy": tested.get("accuracy"),
             "history": [{key: record[key] for key in RECORD} for record in self.history],
         }
+
+
+def compile_kernels(recipes: dict[str, Recipe], images: Images) -> list[str]:
+    """Compile all numba kernels that these need, for the first here and for each other in a process of its own.
+
+    numba compiles one kernel at a time in a process, and keeps it in the cache for all. Returns the names of those whose
+    process failed: their kernels are compiled when they are first called.
+    """
+    few = images.few(EVALUATION_BATCH)
+    first, *others = recipes.items()
+    context = multiprocessing.get_context("spawn")
+    processes = {name: context.Process(target=_compile_apart, args=(name, recipe, few), daemon=True)
+                 for name, recipe in others}
+    try:
+        for process in processes.values():
+            process.start()
+        _compile(*first, few)
+        for process in processes.values():
+            process.join()
+    finally:
+        for process in processes.values():
+            if process.is_alive():
+                process.terminate()
+    return [name for name, process in processes.items() if process.exitcode]
+
+
+def _compile(name: str, recipe: Recipe, few: Images) -> None:
+    Contestant(name, recipe, few, seed=0).warm_up()
+
+
+def _compile_apart(name: str, recipe: Recipe, few: Images) -> None:
+    backend.use("numba")
+    try:
+        _compile(name, recipe, few)
+    except KeyboardInterrupt:  # Ctrl-C goes to all processes of a terminal; the first one answers
+        sys.exit(1)

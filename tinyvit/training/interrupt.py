@@ -19,11 +19,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Stop:
-    """Whether somebody asked to stop. A second Ctrl-C does not wait; neither does the first inside `at_once()`."""
+    """Whether somebody asked to stop. A second Ctrl-C does not wait; neither does the first inside `at_once()`.
 
-    def __init__(self):
+    `requested` is set in any case: Python drops the exception where C code calls back, as LLVM does when it compiles.
+    """
+
+    def __init__(self, at_once: bool = False):
         self.requested = False
-        self._at_once = False
+        self._at_once = at_once
 
     def handle(self, number: int, frame) -> None:
         if self.requested or self._at_once:
@@ -37,17 +40,31 @@ class Stop:
         """Inside this block a stop raises KeyboardInterrupt: for work that can be thrown away, such as evaluation."""
         if self.requested:
             raise KeyboardInterrupt
-        self._at_once = True
+        before, self._at_once = self._at_once, True
         try:
             yield
         finally:
-            self._at_once = False
+            self._at_once = before
+
+
+_at_once = False
+
+
+@contextlib.contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """Inside this block a training does not end its step when it is stopped: for trainings that are thrown away."""
+    global _at_once
+    before, _at_once = _at_once, True
+    try:
+        yield
+    finally:
+        _at_once = before
 
 
 @contextlib.contextmanager
 def catching_stop() -> Iterator[Stop]:
     """Turn SIGINT and SIGTERM into `stop.requested` for a `with` block. Does nothing outside the main thread."""
-    stop = Stop()
+    stop = Stop(_at_once)
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
