@@ -57,16 +57,18 @@ class Pace(Hook):
     """
 
     OFF = 0.05  # how far from `seconds` the forecast must be, as a part of it
+    WORTH_SAYING = 0.1  # how far a plan must be from the one last told, as a part of it
     WINDOW = 0.06, 5.0  # part of `seconds` between two forecasts, and the least time
 
     def __init__(self, seconds: float, cost: Cost, most: int, say: Callable[[str], None] = print):
         self.seconds, self.cost, self.most, self.say = seconds, cost, most, say
         self._mark: tuple[int, float] | None = None
+        self._told = 0  # the last plan that was told, in steps
         self._knots: list[tuple[int, float]] = []  # where the plan changed: the step, and where the old schedule was in it
         self._schedule: Callable[[int], float] = lambda step: 1.0
 
     def on_start(self, run) -> None:
-        self._schedule = run.schedule
+        self._schedule, self._told = run.schedule, run.steps
         if self._knots:
             run.schedule = self._warped(run)
 
@@ -86,8 +88,10 @@ class Pace(Hook):
         planned = fits[max(0, bisect_right(fits, left, key=lambda n: self._left(now, run, n)) - 1)]
         if planned == run.steps:
             return
-        self.say(f"{'slower' if planned < run.steps else 'faster'} than planned: "
-                 f"{planned / run.steps_per_epoch:.2f} epochs instead of {run.steps / run.steps_per_epoch:.2f}")
+        if abs(planned - self._told) > self.WORTH_SAYING * self._told:
+            self.say(f"{'slower' if planned < self._told else 'faster'} than planned: "
+                     f"{planned / run.steps_per_epoch:.2f} epochs instead of {self._told / run.steps_per_epoch:.2f}")
+            self._told = planned
         self._knots.append((run.step, self._position(run, run.step)))
         run.steps, run.schedule = planned, self._warped(run)
 
