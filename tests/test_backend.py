@@ -3,32 +3,18 @@
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import types
 
 import numpy as np
 import pytest
+from processes import ok, python
 
 import tinyvit as tv
 from tinyvit import backend
 from tinyvit.backend import KERNELS, BackendError, Kernel, device, prange, xp
 
 has_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
-
-
-def python(code: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess:
-    """Run code in a fresh process, with warnings as errors."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(tv.__file__)))
-    env = {**os.environ, "PYTHONPATH": root, **environment}
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
-
-
-def ok(done: subprocess.CompletedProcess) -> str:
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture

@@ -224,6 +224,15 @@ def test_compiling_reports_a_process_that_failed(tiny_data, capfd):
     assert "no-such" in capfd.readouterr().err
 
 
+@has_numba
+def test_without_a_cache_all_is_compiled_in_this_process(tiny_data, monkeypatch):
+    monkeypatch.setattr("tinyvit.backend._cache_folder", lambda: None)
+    built = []
+    monkeypatch.setattr(Contestant, "warm_up", lambda self: built.append(self.name))
+    assert compile_kernels(recipes("quick", 3.0), Images(tiny_data, np.arange(100), np.arange(100, 140))) == []
+    assert built == ["vit", "resnet"]
+
+
 def test_presets():
     assert recipes("quick", WIDE_FROM - 0.1)["vit"].model == "cifar-quick"
     assert recipes("quick", WIDE_FROM)["vit"].model == "cifar" == recipes("chapter", None)["vit"].model

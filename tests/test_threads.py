@@ -1,11 +1,9 @@
 """Idle threads of OpenBLAS leave the cores to others, whichever of NumPy and tinyvit is imported first."""
 
 import os
-import subprocess
-import sys
-import textwrap
 
 import pytest
+from processes import ok, python
 from threadpoolctl import threadpool_info
 
 IDLE = """
@@ -19,14 +17,9 @@ IDLE = """
 """
 
 
-def busy_seconds(imports: str, **environment: str) -> float:
+def busy_seconds(imports: str, timeout: str | None = None) -> float:
     """Processor time of a process that sleeps for 0.2 seconds after a product."""
-    inherited = {key: value for key, value in os.environ.items() if key != "OPENBLAS_THREAD_TIMEOUT"}
-    code = textwrap.dedent(IDLE).format(imports=imports)
-    done = subprocess.run([sys.executable, "-c", code], env={**inherited, **environment}, capture_output=True, text=True,
-                          timeout=60)
-    assert done.returncode == 0, done.stderr
-    return float(done.stdout)
+    return float(ok(python(IDLE.format(imports=imports), OPENBLAS_THREAD_TIMEOUT=timeout)))
 
 
 @pytest.fixture(scope="module")
@@ -46,4 +39,4 @@ def test_idle_threads_sleep(spinning, imports):
 
 
 def test_what_is_set_already_stays(spinning):
-    assert busy_seconds("import time, numpy, tinyvit", OPENBLAS_THREAD_TIMEOUT="27") > 0.02
+    assert busy_seconds("import time, numpy, tinyvit", timeout="27") > 0.02

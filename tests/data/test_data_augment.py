@@ -114,6 +114,7 @@ def test_mixup_says_what_it_needs(rng):
 
 def test_nothing_changes_its_input(rng):
     x, targets = batch((8, 3, 32, 32)), one_hot(np.arange(8), 10)
+    before = x.copy(), targets.copy()
     for array in (x, targets):
         array.flags.writeable = False
     random_crop(x, 4, rng)
@@ -123,6 +124,8 @@ def test_nothing_changes_its_input(rng):
     mixup(x, targets, 0.2, rng)
     normalize(x, [0.5] * 3, [0.2] * 3)
     standard_augment(cutout_size=4)(x, rng, np.arange(8), 0)
+    np.testing.assert_array_equal(x, before[0])
+    np.testing.assert_array_equal(targets, before[1])
 
 
 @given(SEEDS)

@@ -91,6 +91,8 @@ def test_the_data_are_left_alone():
     for x, y in Loader(images, labels, 8, shuffle=True, augment=standard_augment(cutout_size=3)).epoch(0):
         x += 1
         y += 1
+    for left, right in zip((images, labels), numbered(20)):
+        np.testing.assert_array_equal(left, right)
 
 
 @pytest.mark.parametrize(("options", "message"), [

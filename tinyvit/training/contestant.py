@@ -135,18 +135,20 @@ class Contestant:
 def compile_kernels(recipes: dict[str, Recipe], images: Images) -> list[str]:
     """Compile all numba kernels that these need, for the first here and for each other in a process of its own.
 
-    numba compiles one kernel at a time in a process, and keeps it in the cache for all. Returns the names of those whose
-    process failed: their kernels are compiled when they are first called.
+    numba compiles one kernel at a time in a process, and keeps it in the cache for all; without a cache all are compiled
+    here. Returns the names of those whose process failed: their kernels are compiled when they are first called.
     """
     few = images.few(EVALUATION_BATCH)
-    first, *others = recipes.items()
+    here = 1 if backend._cache_folder() is not None else len(recipes)
+    others = list(recipes.items())[here:]
     context = multiprocessing.get_context("spawn")
     processes = {name: context.Process(target=_compile_apart, args=(name, recipe, few), daemon=True)
                  for name, recipe in others}
     try:
         for process in processes.values():
             process.start()
-        _compile(*first, few)
+        for name, recipe in list(recipes.items())[:here]:
+            _compile(name, recipe, few)
         for process in processes.values():
             process.join()
     finally:

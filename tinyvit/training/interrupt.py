@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 
@@ -18,53 +19,40 @@ class Interrupted(KeyboardInterrupt):
         self.checkpoint = checkpoint
 
 
+_at_once = ContextVar("at_once", default=False)
+
+
+@contextlib.contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """Inside this block a stop raises KeyboardInterrupt: for work that can be thrown away, such as evaluation."""
+    token = _at_once.set(True)
+    try:
+        yield
+    finally:
+        _at_once.reset(token)
+
+
 class Stop:
-    """Whether somebody asked to stop. A second Ctrl-C does not wait; neither does the first inside `at_once()`.
+    """Whether somebody asked to stop. A second Ctrl-C does not wait; neither does the first in `stopping_at_once()`.
 
     `requested` is set in any case: Python drops the exception where C code calls back, as LLVM does when it compiles.
     """
 
-    def __init__(self, at_once: bool = False):
+    def __init__(self):
         self.requested = False
-        self._at_once = at_once
 
     def handle(self, number: int, frame) -> None:
-        if self.requested or self._at_once:
+        if self.requested or _at_once.get():
             self.requested = True
             raise KeyboardInterrupt
         self.requested = True
         os.write(2, b"\nstopping after this step ...\n")  # print() is not safe inside a signal handler
 
-    @contextlib.contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Inside this block a stop raises KeyboardInterrupt: for work that can be thrown away, such as evaluation."""
-        if self.requested:
-            raise KeyboardInterrupt
-        before, self._at_once = self._at_once, True
-        try:
-            yield
-        finally:
-            self._at_once = before
-
-
-_at_once = False
-
-
-@contextlib.contextmanager
-def stopping_at_once() -> Iterator[None]:
-    """Inside this block a training does not end its step when it is stopped: for trainings that are thrown away."""
-    global _at_once
-    before, _at_once = _at_once, True
-    try:
-        yield
-    finally:
-        _at_once = before
-
 
 @contextlib.contextmanager
 def catching_stop() -> Iterator[Stop]:
     """Turn SIGINT and SIGTERM into `stop.requested` for a `with` block. Does nothing outside the main thread."""
-    stop = Stop(_at_once)
+    stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return

@@ -15,7 +15,7 @@ from ..optim import clip_grad_norm
 from .checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from .history import Average, History
 from .hooks import Hook
-from .interrupt import Interrupted, Stop, catching_stop
+from .interrupt import Interrupted, Stop, catching_stop, stopping_at_once
 from .progress import Progress
 
 Loss = Callable[[Any, Any], Any]  # (model, batch) -> Tensor, or (Tensor, {"name": value})
@@ -269,7 +269,9 @@ def _size(batch) -> int:
 def _close_epoch(run: Run, stop: Stop) -> None:
     """Evaluate, write the record and the checkpoint."""
     try:
-        with stop.at_once(), run.ema.apply() if run.ema is not None else contextlib.nullcontext():
+        with stopping_at_once(), run.ema.apply() if run.ema is not None else contextlib.nullcontext():
+            if stop.requested:
+                raise KeyboardInterrupt
             found = run.evaluate() if run.evaluate is not None else {}
     except KeyboardInterrupt:
         _interrupt(run)
